@@ -1,0 +1,121 @@
+#include <greyhound/core/memory.h>
+
+#include <greyhound/core/arena.h>
+#include <greyhound/core/cuda_runtime.h>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace greyhound {
+
+namespace {
+
+// The value of a line "Name:   123 kB" in bytes, or -1.
+std::int64_t proc_field(const char* path, const std::string& name) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    std::int64_t kilobytes;
+    if (word == name + ":" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return -1;
+}
+
+// A control-group file that holds one number ("max" is no limit), or -1.
+std::int64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  std::int64_t value;
+  return file >> value ? value : -1;
+}
+
+std::int64_t available_host_memory() {
+  std::int64_t available = proc_field("/proc/meminfo", "MemAvailable");
+  if (available < 0) available = std::int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const std::int64_t used = std::max<std::int64_t>(0, proc_field("/proc/self/status", "VmSize"));
+    available = std::min(available, static_cast<std::int64_t>(limit.rlim_cur) - used);
+  }
+  // Control groups, version 2 and version 1, as a container sees its own.
+  for (const auto& [maximum, current] :
+       {std::pair{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+        std::pair{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
+    const std::int64_t most = number_in(maximum), used = number_in(current);
+    if (most >= 0 && used >= 0) available = std::min(available, most - used);
+  }
+  return std::max<std::int64_t>(0, available);
+}
+
+}  // namespace
+
+int cuda_device_count() { return cuda::device_count(); }
+std::string cuda_unavailable_reason() { return cuda::unavailable_reason(); }
+
+void* allocate(Device device, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (device.is_cuda()) return cuda::allocate(device.index, bytes);
+  const std::size_t rounded = (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
+  void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(memory_alignment, rounded);
+  if (pointer == nullptr) {
+    throw_runtime("out of memory: ", format_bytes(static_cast<double>(bytes)), " asked for, ",
+                  format_bytes(static_cast<double>(available_host_memory())), " free");
+  }
+  return pointer;
+}
+
+void deallocate(Device device, void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  if (device.is_cuda()) {
+    cuda::deallocate(device.index, pointer);
+  } else {
+    std::free(pointer);
+  }
+}
+
+std::int64_t available_memory(Device device) {
+  return device.is_cuda() ? cuda::free_memory(device.index) : available_host_memory();
+}
+
+void copy_bytes(const Context& context, void* to, Device to_device, const void* from, Device from_device,
+                std::size_t bytes) {
+  if (bytes == 0) return;
+  if (to_device.is_cpu() && from_device.is_cpu()) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  require(context.device().is_cuda(), "copy: between ", to_string(from_device), " and ", to_string(to_device),
+          " needs a CUDA context");
+  cuda::copy(context.stream(), to, from, bytes);
+}
+
+void fill_bytes(const Context& context, void* to, int value, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (context.device().is_cuda()) {
+    cuda::fill(context.stream(), to, value, bytes);
+  } else {
+    std::memset(to, value, bytes);
+  }
+}
+
+void copy(const Context& context, const Tensor& to, const ConstTensor& from) {
+  require(to.dtype == from.dtype && to.elements() == from.elements() && to.contiguous() && from.contiguous(),
+          "copy: from ", name_of(from.dtype), " ", to_string(from.shape), " to ", name_of(to.dtype), " ",
+          to_string(to.shape), ": expected contiguous tensors of one dtype and size");
+  copy_bytes(context, to.data, to.device, from.data, from.device, to.bytes());
+}
+
+void zero(const Context& context, const Tensor& to) {
+  require(to.contiguous(), "zero: expected a contiguous tensor, got ", to_string(to.shape), " with row stride ",
+          to.row_stride);
+  fill_bytes(context, to.data, 0, to.bytes());
+}
+
+}  // namespace greyhound

@@ -1,0 +1,85 @@
+// Element-wise operators: GELU, residual addition with dropout, casts, and column sums for bias gradients.
+#pragma once
+
+#include <greyhound/core/context.h>
+#include <greyhound/core/rng.h>
+#include <greyhound/core/workspace.h>
+
+namespace greyhound {
+
+// Which elements dropout keeps is a function of key, the row's global number and the column alone: words of
+// Philox at counter (low = column / 4, high = first_row + row); kept where uniform(word) >= probability,
+// and scaled by 1 / (1 - probability).
+struct Dropout {
+  float probability = 0;  // in [0, 1); 0 keeps everything and draws nothing
+  std::uint64_t key = 0;
+  std::uint64_t first_row = 0;
+};
+
+// out = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), the form GPT-2 uses: D. Hendrycks, K. Gimpel,
+// "Gaussian error linear units", 2016. Any shape; fp32 or bf16; out may be input.
+struct GeluForward {
+  ConstTensor input;
+  Tensor out;
+};
+GREYHOUND_API void gelu_forward(const Context& context, const GeluForward& args);
+
+// grad_input = grad_out * gelu'(input). grad_input may be grad_out.
+struct GeluBackward {
+  ConstTensor grad_out, input;
+  Tensor grad_input;
+};
+GREYHOUND_API void gelu_backward(const Context& context, const GeluBackward& args);
+
+// out = residual + dropout(branch), [rows, C]; out may be either input. fp32 or bf16.
+struct ResidualForward {
+  ConstTensor residual, branch;
+  Tensor out;
+  Dropout dropout;
+};
+GREYHOUND_API void residual_forward(const Context& context, const ResidualForward& args);
+
+// out = dropout(input), [rows, C]; also its own backward. out may be input.
+struct DropoutApply {
+  ConstTensor input;
+  Tensor out;
+  Dropout dropout;
+};
+GREYHOUND_API void dropout_apply(const Context& context, const DropoutApply& args);
+
+// out (+)= sum over rows of input [rows, C], fp32 [C], in a fixed order: the gradient of a bias.
+struct ColumnSum {
+  ConstTensor input;  // fp32, bf16
+  Tensor out;         // [C] fp32
+  bool accumulate = false;
+};
+GREYHOUND_API void column_sum(const Context& context, const ColumnSum& args, Workspace& workspace);
+GREYHOUND_API std::size_t column_sum_workspace_bytes(const Context& context, std::int64_t rows, std::int64_t columns);
+
+// to = from, rounded to nearest even when narrowing; any pair of fp32, bf16, fp16; row strides are free.
+struct Cast {
+  ConstTensor from;
+  Tensor to;
+};
+GREYHOUND_API void cast(const Context& context, const Cast& args);
+
+namespace cpu {
+void gelu_forward(const Context&, const GeluForward&);
+void gelu_backward(const Context&, const GeluBackward&);
+void residual_forward(const Context&, const ResidualForward&);
+void dropout_apply(const Context&, const DropoutApply&);
+void column_sum(const Context&, const ColumnSum&, Workspace&);
+std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::int64_t columns);
+void cast(const Context&, const Cast&);
+}  // namespace cpu
+namespace cuda {
+void gelu_forward(const Context&, const GeluForward&);
+void gelu_backward(const Context&, const GeluBackward&);
+void residual_forward(const Context&, const ResidualForward&);
+void dropout_apply(const Context&, const DropoutApply&);
+void column_sum(const Context&, const ColumnSum&, Workspace&);
+std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::int64_t columns);
+void cast(const Context&, const Cast&);
+}  // namespace cuda
+
+}  // namespace greyhound
