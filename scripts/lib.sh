@@ -1,0 +1,98 @@
+# Shared by the scripts beside it: packages, the choice of the build, configure and build. Sourced, not run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# What the program is built from, as Debian and Ubuntu call it. oneDNN is not built for every architecture; without it
+# the build takes its own, slower product.
+build_packages=(g++ cmake ninja-build libyaml-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev)
+optional_packages=(libdnnl-dev)
+
+installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
+# Are the tools there although no package brought them (a newer cmake of the user's own)?
+provided() {
+  case $1 in
+    cmake) have cmake ;;
+    ninja-build) have ninja ;;
+    g++) have g++ ;;
+    python3) have python3 ;;
+    *) return 1 ;;
+  esac
+}
+
+# ensure_packages NAME...: installs what is missing; uses sudo when not root; without either prints the line to run.
+ensure_packages() {
+  if ! have apt-get || ! have dpkg-query; then
+    say "No apt-get here: these must be installed already: $*"
+    return
+  fi
+  local missing=() name
+  for name in "$@"; do
+    installed "$name" || provided "$name" || missing+=("$name")
+  done
+  for name in "${optional_packages[@]}"; do
+    installed "$name" || missing+=("$name?")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local only_optional=1
+  for name in "${missing[@]}"; do [[ $name == *\? ]] || only_optional=0; done
+
+  local sudo=()
+  if [ "$(id -u)" != 0 ]; then
+    if have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      sudo=(sudo)
+    elif [ $only_optional = 1 ]; then
+      say "Going on without ${missing[*]%\?} (faster matrix products on the CPU): needs root to install"
+      return 0
+    else
+      printf 'These packages are missing and installing them needs root. Run as root, then start again:\n' >&2
+      printf '  apt-get update && apt-get install -y %s\n' "${missing[*]%\?}" >&2
+      exit 1
+    fi
+  fi
+  say "Installing from the distribution: ${missing[*]%\?}"
+  "${sudo[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists that are here"
+  local wanted=()
+  for name in "${missing[@]}"; do
+    if [[ $name == *\? ]] && ! apt-cache show "${name%\?}" >/dev/null 2>&1; then
+      say "${name%\?} is not offered for this machine; going on without it"
+    else
+      wanted+=("${name%\?}")
+    fi
+  done
+  [ ${#wanted[@]} -gt 0 ] || return 0
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null ||
+    fail "apt-get install failed; the packages are: ${wanted[*]}"
+}
+
+find_nvcc() {
+  if have nvcc; then command -v nvcc; return; fi
+  [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc
+}
+
+# Does a GPU answer, and is the toolkit here to build for it?
+gpu_answers() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q GPU && [ -n "$(find_nvcc)" ]; }
+
+# build PRESET [cmake -D...]: configures and builds in build/PRESET; shows the log only when something fails, and the
+# summary of what was found the first time.
+build() {
+  local preset=$1 log="build/$1.log" first=0
+  shift
+  [ -f "build/$preset/build.ninja" ] || first=1
+  mkdir -p build
+  say "Building ($preset)"
+  if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    fail "configuring failed; the whole log is $log"
+  fi
+  [ $first = 0 ] || sed -n '/^-- Greyhound/,/^-- $/s/^-- //p' "$log"
+  if ! cmake --build --preset "$preset" --parallel "$(nproc)" >>"$log" 2>&1; then
+    grep -E -A 8 'error:|FAILED' "$log" | head -n 60 >&2
+    fail "the build failed; the whole log is $log"
+  fi
+}
