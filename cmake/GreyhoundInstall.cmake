@@ -1,0 +1,51 @@
+# Installation: headers, libraries, find_package(greyhound CONFIG) and a pkg-config file. Everything is relative to the
+# prefix, which may be moved afterwards.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(GREYHOUND_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/greyhound)
+set(libraries greyhound_core greyhound_kernels greyhound_loss greyhound_comm)
+
+set_target_properties(${libraries} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+  INSTALL_RPATH $ORIGIN)
+install(TARGETS ${libraries} EXPORT greyhoundTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+# Public headers stand beside their sources; internal ones say so in their first lines.
+set(internal_headers core/cuda_runtime.h kernels/backend.h)
+foreach(layer IN ITEMS core core/comm kernels loss)
+  file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/${layer}/*.h ${PROJECT_SOURCE_DIR}/${layer}/*.cuh)
+  list(REMOVE_ITEM headers ${internal_headers})
+  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/${layer})
+endforeach()
+install(FILES ${GREYHOUND_GENERATED_DIR}/greyhound/core/version.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/core)
+
+install(EXPORT greyhoundTargets NAMESPACE greyhound:: DESTINATION ${GREYHOUND_CMAKE_DIR})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/greyhoundConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/greyhoundConfig.cmake INSTALL_DESTINATION ${GREYHOUND_CMAKE_DIR})
+# Until 1.0 a minor version may change the interface.
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/greyhoundConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/greyhoundConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/greyhoundConfigVersion.cmake
+  ${PROJECT_SOURCE_DIR}/third_party/FindGreyhoundOneDNN.cmake DESTINATION ${GREYHOUND_CMAKE_DIR})
+
+# pkg-config, for projects that are built with make. A static library brings what it was linked with.
+set(GREYHOUND_PC_LIBS "")
+if(NOT BUILD_SHARED_LIBS)
+  if(GREYHOUND_HAVE_ONEDNN)
+    string(APPEND GREYHOUND_PC_LIBS " -ldnnl")
+  endif()
+  if(GREYHOUND_HAVE_OPENMP)
+    string(APPEND GREYHOUND_PC_LIBS " -lgomp")
+  endif()
+  if(GREYHOUND_HAVE_CUDA)
+    string(APPEND GREYHOUND_PC_LIBS " -L${CUDAToolkit_LIBRARY_DIR} -lcublasLt -lcudart_static -ldl -lrt")
+  endif()
+  string(APPEND GREYHOUND_PC_LIBS " -lpthread")
+endif()
+file(RELATIVE_PATH GREYHOUND_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/greyhound.pc.in ${CMAKE_CURRENT_BINARY_DIR}/greyhound.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/greyhound.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
