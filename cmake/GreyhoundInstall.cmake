@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(GREYHOUND_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/greyhound)
-set(libraries greyhound_core greyhound_kernels greyhound_loss greyhound_comm)
+set(libraries greyhound_core greyhound_kernels greyhound_loss)
 
 set_target_properties(${libraries} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   INSTALL_RPATH $ORIGIN)
@@ -15,7 +15,7 @@ install(TARGETS ${libraries} EXPORT greyhoundTargets
 
 # Public headers stand beside their sources; internal ones say so in their first lines.
 set(internal_headers core/cuda_runtime.h kernels/backend.h)
-foreach(layer IN ITEMS core core/comm kernels loss)
+foreach(layer IN ITEMS core kernels loss)
   file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/${layer}/*.h ${PROJECT_SOURCE_DIR}/${layer}/*.cuh)
   list(REMOVE_ITEM headers ${internal_headers})

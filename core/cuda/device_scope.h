@@ -1,0 +1,28 @@
+// Makes a context's device current for a block of code and puts back what was current before: the library never
+// changes the caller's current device. Internal to the CUDA backend.
+#pragma once
+
+#include <greyhound/core/context.h>
+#include <greyhound/core/cuda/cuda_check.h>
+
+namespace greyhound::cuda {
+
+class DeviceScope {
+ public:
+  explicit DeviceScope(const Context& context) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    changed_ = before_ != context.device().index;
+    if (changed_) check(cudaSetDevice(context.device().index), "cudaSetDevice");
+  }
+  ~DeviceScope() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace greyhound::cuda
