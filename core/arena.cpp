@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 namespace greyhound {
@@ -21,6 +22,8 @@ std::string format_bytes(double bytes) {
 ArenaPlan::Slot ArenaPlan::add(const std::string& region, const std::string& name, DType dtype, const Shape& shape) {
   const std::size_t data = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
   const std::size_t bytes = (data + memory_alignment - 1) / memory_alignment * memory_alignment;
+  require(bytes <= std::numeric_limits<std::size_t>::max() / 2 - bytes_, "arena: the plan exceeds 2^63 bytes at ",
+          name);
   entries_.push_back({region, name, dtype, shape, bytes_, bytes});
   bytes_ += bytes;
   return entries_.size() - 1;
@@ -58,12 +61,17 @@ std::string ArenaPlan::table(std::int64_t free_bytes) const {
 Arena::Arena(const Context& context, ArenaPlan plan) : plan_(std::move(plan)), device_(context.device()) {
   // Asked beforehand: an operating system that overcommits would grant the memory and kill us later.
   const std::int64_t free = available_memory(device_);
-  if (static_cast<std::int64_t>(plan_.bytes()) > free) {
+  if (plan_.bytes() > static_cast<std::size_t>(free)) {
     throw_runtime("out of memory on ", to_string(device_), ": ", format_bytes(static_cast<double>(plan_.bytes())),
                   " asked for, ", format_bytes(static_cast<double>(free)), " free\n", plan_.table(free));
   }
   data_ = allocate(device_, plan_.bytes());
-  fill_bytes(context, data_, 0, plan_.bytes());
+  try {
+    fill_bytes(context, data_, 0, plan_.bytes());
+  } catch (...) {
+    deallocate(device_, data_);  // the destructor does not run for an object whose constructor throws
+    throw;
+  }
 }
 
 Arena::~Arena() { deallocate(device_, data_); }

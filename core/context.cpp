@@ -38,6 +38,7 @@ Context Context::cuda(int device, void* stream) {
 }
 
 Context Context::with_stream(void* stream) const {
+  require(device_.is_cuda() || stream == nullptr, "context: a CPU context has no streams");
   Context other = *this;
   other.stream_ = stream;
   return other;

@@ -119,7 +119,14 @@ inline const char* name_of(DType dtype) {
 
 // The DType of a C++ element type: dtype_of<bf16> == DType::bf16.
 template <class T>
-inline constexpr DType dtype_of = DType::uint8;
+constexpr DType dtype_of_other() {
+  static_assert(sizeof(T) == 0, "not the element type of a tensor");
+  return DType::uint8;
+}
+template <class T>
+inline constexpr DType dtype_of = dtype_of_other<T>();
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = DType::uint8;
 template <>
 inline constexpr DType dtype_of<float> = DType::fp32;
 template <>

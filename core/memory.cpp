@@ -12,20 +12,27 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace greyhound {
 
 namespace {
 
-// The value of a line "Name:   123 kB" in bytes, or -1.
-std::int64_t proc_field(const char* path, const std::string& name) {
+// The number that follows the word `name` in a file, or -1.
+std::int64_t field_in(const char* path, const std::string& name) {
   std::ifstream file(path);
   std::string word;
   while (file >> word) {
-    std::int64_t kilobytes;
-    if (word == name + ":" && file >> kilobytes) return kilobytes * 1024;
+    std::int64_t value;
+    if (word == name) return file >> value ? value : -1;
   }
   return -1;
+}
+
+// The value of a line "Name:   123 kB" in bytes, or -1.
+std::int64_t proc_field(const char* path, const std::string& name) {
+  const std::int64_t kilobytes = field_in(path, name + ":");
+  return kilobytes < 0 ? -1 : kilobytes * 1024;
 }
 
 // A control-group file that holds one number ("max" is no limit), or -1.
@@ -39,17 +46,26 @@ std::int64_t available_host_memory() {
   std::int64_t available = proc_field("/proc/meminfo", "MemAvailable");
   if (available < 0) available = std::int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    const std::int64_t used = std::max<std::int64_t>(0, proc_field("/proc/self/status", "VmSize"));
+  // Address space, and private writable memory, which the kernel counts as data.
+  for (const auto& [resource, field] : {std::pair{RLIMIT_AS, "VmSize"}, std::pair{RLIMIT_DATA, "VmData"}}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur > rlim_t{std::numeric_limits<std::int64_t>::max()}) continue;
+    const std::int64_t used = std::max<std::int64_t>(0, proc_field("/proc/self/status", field));
     available = std::min(available, static_cast<std::int64_t>(limit.rlim_cur) - used);
   }
-  // Control groups, version 2 and version 1, as a container sees its own.
-  for (const auto& [maximum, current] :
-       {std::pair{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        std::pair{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const std::int64_t most = number_in(maximum), used = number_in(current);
-    if (most >= 0 && used >= 0) available = std::min(available, most - used);
+  // Control groups, version 2 and version 1, as a container sees its own. Their usage includes cached files; the
+  // inactive part of those is given back on demand.
+  struct ControlGroup {
+    const char *limit, *usage, *statistics, *cached;
+  };
+  for (const ControlGroup& group :
+       {ControlGroup{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
+                     "inactive_file"},
+        ControlGroup{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                     "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"}}) {
+    const std::int64_t limit = number_in(group.limit), usage = number_in(group.usage);
+    const std::int64_t cached = std::max<std::int64_t>(0, field_in(group.statistics, group.cached));
+    if (limit >= 0 && usage >= 0) available = std::min(available, limit - std::max<std::int64_t>(0, usage - cached));
   }
   return std::max<std::int64_t>(0, available);
 }
@@ -113,6 +129,9 @@ void copy(const Context& context, const Tensor& to, const ConstTensor& from) {
 }
 
 void zero(const Context& context, const Tensor& to) {
+  if (to.device != context.device()) {
+    throw_usage("zero: the tensor is on ", to_string(to.device), ", the context runs on ", to_string(context.device()));
+  }
   require(to.contiguous(), "zero: expected a contiguous tensor, got ", to_string(to.shape), " with row stride ",
           to.row_stride);
   fill_bytes(context, to.data, 0, to.bytes());

@@ -16,12 +16,18 @@ namespace greyhound {
 class Shape {
  public:
   static constexpr int max_rank = 4;
+  // So that sizes in bytes, and sums of a few of them, fit 64 bits whatever the dtype.
+  static constexpr std::int64_t max_elements = std::int64_t{1} << 59;
 
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> sizes) {
     require(sizes.size() <= max_rank, "shape: at most ", +max_rank, " dimensions, got ", sizes.size());
+    std::int64_t product = 1;
     for (std::int64_t size : sizes) {
       require(size >= 0, "shape: negative dimension ", size);
+      // Dimensions of 0 are left out of the product: rows() and row strides leave them out too.
+      require(size <= max_elements / product, "shape: more than 2^59 elements");
+      if (size > 0) product *= size;
       sizes_[rank_++] = size;
     }
   }
@@ -61,7 +67,7 @@ inline std::string to_string(const Shape& shape) {
   return text + "]";
 }
 
-// A view whose elements are `Byte`-qualified: BasicTensor<void> may be written, BasicTensor<const void>
+// A view whose elements are `Void`-qualified: BasicTensor<void> may be written, BasicTensor<const void>
 // may not. Leading dimensions are dense over each other; consecutive rows (last dimension) stand
 // `row_stride` elements apart. Data needs only its element's alignment.
 template <class Void>
@@ -114,8 +120,8 @@ struct BasicTensor {
 
   // Rows [first, first + count) of the view, as [count, columns].
   BasicTensor row_range(std::int64_t first, std::int64_t count) const {
-    require(first >= 0 && count >= 0 && first + count <= rows(), "tensor: rows ", first, " to ", first + count,
-            " of ", rows());
+    require(first >= 0 && count >= 0 && first <= rows() && count <= rows() - first, "tensor: ", count, " rows from ",
+            first, " of ", rows());
     BasicTensor range = *this;
     range.data = offset_bytes(first * row_stride);
     range.shape = Shape{count, columns()};
@@ -124,14 +130,18 @@ struct BasicTensor {
 
   // Elements [first, first + shape.elements()) of a contiguous view, seen as `new_shape`.
   BasicTensor slice(std::int64_t first, const Shape& new_shape) const {
-    require(contiguous() && first >= 0 && first + new_shape.elements() <= elements(), "tensor: slice ",
-            to_string(new_shape), " at ", first, " of ", to_string(shape));
+    require(contiguous(), "tensor: a slice needs dense rows");
+    if (first < 0 || first > elements() || new_shape.elements() > elements() - first) {
+      throw_usage("tensor: slice ", to_string(new_shape), " at ", first, " of ", to_string(shape));
+    }
     return BasicTensor(offset_bytes(first), dtype, new_shape, device);
   }
 
   // The same elements of a contiguous view in another shape.
   BasicTensor reshape(const Shape& new_shape) const {
-    require(new_shape.elements() == elements(), "tensor: cannot see ", to_string(shape), " as ", to_string(new_shape));
+    if (new_shape.elements() != elements()) {
+      throw_usage("tensor: cannot see ", to_string(shape), " as ", to_string(new_shape));
+    }
     return slice(0, new_shape);
   }
 
@@ -159,7 +169,7 @@ inline ConstTensor tensor(const void* data, DType dtype, const Shape& shape, std
 inline void require_tensor(const ConstTensor& given, const char* name, DType dtype, const Shape& shape) {
   require(given.data != nullptr || given.elements() == 0, name, ": not given");
   require(given.dtype == dtype, name, ": expected ", name_of(dtype), ", got ", name_of(given.dtype));
-  require(given.shape == shape, name, ": expected shape ", to_string(shape), ", got ", to_string(given.shape));
+  if (given.shape != shape) throw_usage(name, ": expected shape ", to_string(shape), ", got ", to_string(given.shape));
 }
 
 }  // namespace greyhound

@@ -15,13 +15,6 @@ struct LinearInputs {
   ConstTensor bias;     // [P] in the weight's dtype or fp32; optional
 };
 
-// Gradients to compute; each may be left out (frozen inputs, frozen head, loss alone).
-struct LinearGradients {
-  Gradient input;   // [N, D] in the inputs' dtype
-  Gradient weight;  // [P, D] fp32 or the weight's dtype; rows V..P-1 get 0 (overwrite) or stay (accumulate)
-  Gradient bias;    // [P] fp32
-};
-
 // For each chunk of plan.chunk_rows rows: logits tile = inputs x weight^T + bias (in the inputs' dtype); loss and
 // dlogits in place on the tile; grad_input = dlogits x weight; grad_weight += dlogits^T x inputs. The first chunk
 // overwrites, unless the caller asked to accumulate. Adds to `sums`. Allocates nothing and never synchronises.

@@ -47,4 +47,11 @@ struct Gradient {
 inline Gradient overwrite(const Tensor& tensor) { return {tensor, false}; }
 inline Gradient accumulate(const Tensor& tensor) { return {tensor, true}; }
 
+// Gradients of a projection to compute; each may be left out (frozen inputs, frozen head, loss alone).
+struct LinearGradients {
+  Gradient input;   // [N, D] in the inputs' dtype
+  Gradient weight;  // [P, D] fp32 or the weight's dtype; rows V..P-1 get 0 (overwrite) or stay (accumulate)
+  Gradient bias;    // [P] fp32
+};
+
 }  // namespace greyhound::loss

@@ -10,10 +10,10 @@
 namespace greyhound::loss {
 
 struct LinearShape {
-  std::int64_t tokens = 0;  // N: rows of inputs
-  std::int64_t hidden = 0;  // D
-  std::int64_t vocab = 0;   // V
-  DType dtype = DType::fp32;  // of inputs, weight and the logits tile
+  std::int64_t tokens = 0;        // N: rows of inputs
+  std::int64_t hidden = 0;        // D
+  std::int64_t vocab = 0;         // V
+  DType dtype = DType::fp32;      // of inputs, weight and the logits tile
   std::int64_t padded_vocab = 0;  // P >= V: rows of the stored weight; 0: V
 };
 

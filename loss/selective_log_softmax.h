@@ -18,8 +18,8 @@ struct SelectiveLogSoftmaxOptions {
 };
 
 // out[..., k] = log softmax(logits[..., :])[index[..., k]].
-// logits [..., V], any leading dimensions; index [...] or [..., K], int32 or int64; out has the index's shape, fp32 or the
-// logits' dtype. lse [...] fp32, for the backward; optional.
+// logits [..., V], any leading dimensions; index [...] or [..., K], int32 or int64; out has the index's shape, fp32 or
+// the logits' dtype. lse [...] fp32, for the backward; optional.
 GREYHOUND_API void selective_log_softmax(const Context& context, const ConstTensor& logits, const ConstTensor& index,
                                          const Tensor& out, const SelectiveLogSoftmaxOptions& options = {},
                                          const Tensor& lse = {});

@@ -13,8 +13,8 @@ namespace greyhound {
 GREYHOUND_API int launched_ranks();
 
 // The communicator of this process for collectives on host memory: one rank, which calls no MPI at all, or MPI's
-// ranks. MPI is initialised at the first call and finalised when the process ends. Throws a runtime Error when several ranks
-// were started and this build has no MPI, so that they do not all run the same work.
+// ranks. MPI is initialised at the first call and finalised when the process ends. Throws a runtime Error when several
+// ranks were started and this build has no MPI, so that they do not all run the same work.
 GREYHOUND_API std::unique_ptr<Communicator> make_host_communicator();
 
 // Ends every rank of the run with this exit code; does nothing where MPI was not started. A rank that fails calls

@@ -24,11 +24,16 @@ void check(int status, const char* what) {
 template <class Function>
 void dispatch_reducible(DType dtype, Function&& function) {
   switch (dtype) {
-    case DType::fp32: return function(TypeTag<float>{});
-    case DType::fp64: return function(TypeTag<double>{});
-    case DType::int32: return function(TypeTag<std::int32_t>{});
-    case DType::int64: return function(TypeTag<std::int64_t>{});
-    default: throw_usage("reduction over ranks: expected fp32, fp64, int32 or int64, got ", name_of(dtype));
+    case DType::fp32:
+      return function(TypeTag<float>{});
+    case DType::fp64:
+      return function(TypeTag<double>{});
+    case DType::int32:
+      return function(TypeTag<std::int32_t>{});
+    case DType::int64:
+      return function(TypeTag<std::int64_t>{});
+    default:
+      throw_usage("reduction over ranks: expected fp32, fp64, int32 or int64, got ", name_of(dtype));
   }
 }
 
@@ -69,8 +74,8 @@ class MpiRanks final : public Communicator {
   void reduce_scatter(const Context& context, const ConstTensor& input, const Tensor& output) override {
     require_host(context, input, "reduce_scatter");
     require_host(context, output, "reduce_scatter");
-    require(input.dtype == output.dtype && input.elements() == output.elements() * size_, "reduce_scatter: ",
-            input.elements(), " elements in, ", output.elements(), " out, ", size_, " ranks");
+    require(input.dtype == output.dtype && input.elements() == output.elements() * size_,
+            "reduce_scatter: ", input.elements(), " elements in, ", output.elements(), " out, ", size_, " ranks");
     dispatch_reducible(output.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const std::int64_t part = piece_bytes / static_cast<std::int64_t>(sizeof(T));
@@ -87,13 +92,13 @@ class MpiRanks final : public Communicator {
   void all_gather(const Context& context, const ConstTensor& input, const Tensor& output) override {
     require_host(context, input, "all_gather");
     require_host(context, output, "all_gather");
-    require(input.dtype == output.dtype && input.elements() * size_ == output.elements(), "all_gather: ",
-            input.elements(), " elements in, ", output.elements(), " out, ", size_, " ranks");
+    require(input.dtype == output.dtype && input.elements() * size_ == output.elements(),
+            "all_gather: ", input.elements(), " elements in, ", output.elements(), " out, ", size_, " ranks");
     const std::int64_t n = static_cast<std::int64_t>(input.bytes());
     for (std::int64_t begin = 0; begin < n; begin += piece_bytes) {
       const int count = static_cast<int>(std::min<std::int64_t>(piece_bytes, n - begin));
-      check(MPI_Allgather(static_cast<const char*>(input.data) + begin, count, MPI_BYTE, staging_.data(), count, MPI_BYTE,
-                          comm_),
+      check(MPI_Allgather(static_cast<const char*>(input.data) + begin, count, MPI_BYTE, staging_.data(), count,
+                          MPI_BYTE, comm_),
             "MPI_Allgather");
       for (int r = 0; r < size_; ++r) {
         std::memcpy(static_cast<char*>(output.data) + r * n + begin, staging_.data() + std::int64_t{r} * count,

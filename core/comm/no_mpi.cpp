@@ -5,7 +5,8 @@
 namespace greyhound {
 
 std::unique_ptr<Communicator> make_mpi_ranks(int expected) {
-  throw_runtime(expected, " ranks were started, but this build has no MPI; configure with -DGREYHOUND_MPI=ON "
+  throw_runtime(expected,
+                " ranks were started, but this build has no MPI; configure with -DGREYHOUND_MPI=ON "
                 "(apt-get install libopenmpi-dev), or start one process without mpirun");
 }
 
