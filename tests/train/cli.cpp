@@ -1,0 +1,303 @@
+// The program as its users meet it: exit codes, messages, files.
+#include "test_files.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <greyhound/core/version.h>
+#include <greyhound/train/safetensors.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <thread>
+
+using namespace greyhound;
+using namespace greyhound::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+struct Outcome {
+  int exit_code;
+  std::string out, error;
+};
+
+// A child process whose output goes to files.
+class Program {
+ public:
+  Program(const TemporaryFolder& folder, const Arguments& arguments, const Arguments& environment = {})
+      : out_(folder / "stdout"), error_(folder / "stderr") {
+    process_ = fork();
+    if (process_ != 0) return;
+    redirect(out_, STDOUT_FILENO);
+    redirect(error_, STDERR_FILENO);
+    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+    std::vector<char*> argv = {const_cast<char*>(GREYHOUND_PROGRAM)};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(GREYHOUND_PROGRAM, argv.data());
+    _exit(127);
+  }
+
+  void send(int signal) const { kill(process_, signal); }
+
+  Outcome wait() const {
+    int status = 0;
+    waitpid(process_, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out_), read_file(error_)};
+  }
+
+ private:
+  static void redirect(const std::string& path, int descriptor) {
+    const int file = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    dup2(file, descriptor);
+  }
+
+  std::string out_, error_;
+  pid_t process_;
+};
+
+Outcome run(const TemporaryFolder& folder, const Arguments& arguments, const Arguments& environment = {}) {
+  return Program(folder, arguments, environment).wait();
+}
+
+std::string config_file(const TemporaryFolder& folder) {
+  return write_file(folder / "toy.yaml", "run: {dir: " + folder.path() + R"(/run, seed: 3}
+model: {n_layer: 2, n_head: 2, n_embd: 16, block_size: 16}
+data: {train: )" +
+                                             write_file(folder / "text.txt",
+                                                        [] {
+                                                          std::string text;
+                                                          for (int i = 0; i < 200; ++i)
+                                                            text += "She was fond of books; ";
+                                                          return text;
+                                                        }()) +
+                                             R"(, tokenizer: char}
+optimizer: {lr: 1e-2}
+train: {micro_batch: 4, max_steps: 12}
+eval: {every: 5, batches: 3}
+sample: {every: 6, tokens: 20, prompt: She}
+log: {every: 4}
+)");
+}
+
+std::vector<nlohmann::json> metrics_of(const std::string& run_dir) {
+  std::istringstream text(read_file(run_dir + "/metrics.jsonl"));
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+// The columns of metrics.jsonl that must not depend on time.
+std::string curve_of(const std::string& run_dir) {
+  std::string curve;
+  for (nlohmann::json line : metrics_of(run_dir)) {
+    line.erase("step_ms");
+    line.erase("tokens_per_second");
+    curve += line.dump() + "\n";
+  }
+  return curve;
+}
+
+// One clear line.
+void check_error(const Outcome& outcome, int exit_code, const std::string& part) {
+  CAPTURE(outcome.error);
+  CHECK(outcome.exit_code == exit_code);
+  CHECK(outcome.error.rfind("greyhound: error: ", 0) == 0);
+  CHECK(std::count(outcome.error.begin(), outcome.error.end(), '\n') == 1);
+  CHECK(contains(outcome.error, part));
+}
+
+}  // namespace
+
+TEST_CASE("program: --help and --version") {
+  const TemporaryFolder folder;
+  const Outcome help = run(folder, {"--help"});
+  CHECK(help.exit_code == 0);
+  CHECK(help.error == "");
+  for (const char* part : {"train", "sample", "eval", "--version", "Exit codes"}) CHECK(contains(help.out, part));
+  CHECK(contains(run(folder, {"train", "--help"}).out, "--overwrite"));
+
+  const Outcome version = run(folder, {"--version"});
+  CHECK(version.exit_code == 0);
+  CHECK(version.out.rfind(std::string("greyhound ") + GREYHOUND_VERSION + "\n", 0) == 0);
+  for (const char* part : {"CPU", "products by", "thread", "CUDA", "cuBLASLt", "NCCL", "MPI"}) {
+    CAPTURE(part);
+    CHECK(contains(version.out, part));
+  }
+}
+
+TEST_CASE("program: mistakes on the command line and in the configuration exit with 2 and one line") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder);
+  check_error(run(folder, {}), 2, "expected a command");
+  check_error(run(folder, {"tarin"}), 2, "tarin");
+  check_error(run(folder, {"train"}), 2, "CONFIG");
+  check_error(run(folder, {"train", config, "--overwite"}), 2, "--overwite");
+  check_error(run(folder, {"sample", folder.path(), "--temperature", "-1"}), 2, "--temperature");
+  check_error(run(folder, {"train", folder / "none.yaml"}), 2, "none.yaml");
+  check_error(run(folder, {"train", config, "optimizer.learning_rte=1"}), 2, "learning_rte");
+  check_error(run(folder, {"train", config, "train.max_steps=3.5"}), 2, "train.max_steps");
+  check_error(run(folder, {"train", config, "run.device=cuda"}), 2, "run.device cuda");
+  check_error(run(folder, {"train", config, "sample.prompt=xyz"}), 2, "");
+  check_error(run(folder, {"train", config, "model.n_head=3"}), 2, "16");
+  check_error(run(folder, {"sample", folder.path()}), 2, "is not the folder of a run");
+  check_error(run(folder, {"eval", folder / "none"}), 2, "is not the folder of a run");
+  const std::string bad = write_file(folder / "bad.yaml", "train:\n  max_step: 3\n");
+  check_error(run(folder, {"train", bad}), 2, bad + ":2:3");
+  CHECK_FALSE(fs::exists(folder / "run"));
+}
+
+TEST_CASE("program: failures at run time exit with 1, one line, and leave nothing") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder);
+  check_error(run(folder, {"train", config, "run.dir=" + config + "/run"}), 1, "run.dir " + config + "/run");
+  check_error(run(folder, {"train", config, "run.dir=/proc/greyhound"}), 1, "run.dir /proc/greyhound");
+
+  // Terabytes of activations in a model of 3 million parameters.
+  const Outcome memory =
+      run(folder, {"train", config, "data.train=synthetic", "model.vocab_size=17", "sample.every=0", "model.n_layer=64",
+                   "model.n_embd=64", "model.block_size=64", "train.micro_batch=262144", "eval.every=0"});
+  check_error(memory, 1, "out of memory on cpu");
+  CHECK(contains(memory.error, "is the largest that fits (now 262144)"));
+  for (const char* part : {"parameters", "gradients", "optimiser", "activations", "loss workspace", "total", "free"}) {
+    CAPTURE(part);
+    CHECK(contains(memory.out, part));
+  }
+  CHECK_FALSE(fs::exists(folder / "run"));
+}
+
+TEST_CASE("program: trains, samples, evaluates; refuses to write over a run") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder), run_dir = folder / "run";
+  const Outcome first = run(folder, {"train", config});
+  CAPTURE(first.error);
+  REQUIRE(first.exit_code == 0);
+  CHECK(first.error == "");
+  for (const char* part : {"CPU", "no GPU", "parameters", "step  1/12", "step  4/12", "validation loss", "tok/s",
+                           "left", "sample after step 12", "model.safetensors", "metrics.jsonl"}) {
+    CAPTURE(part);
+    CHECK(contains(first.out, part));
+  }
+  for (const char* name : {"config.yaml", "tokenizer.json", "metrics.jsonl", "model.safetensors"}) {
+    CHECK(fs::exists(run_dir + "/" + name));
+  }
+  const std::vector<nlohmann::json> lines = metrics_of(run_dir);
+  REQUIRE(lines.size() == 12);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    CHECK(lines[i]["step"] == i + 1);
+    CHECK(lines[i]["tokens"] == (i + 1) * 64);
+    CHECK(lines[i]["ranks"] == 1);
+    CHECK(lines[i]["skipped_steps"] == 0);
+    CHECK(lines[i]["tokens_per_second"].get<double>() > 0);
+    CHECK(lines[i].contains("val_loss") == (i + 1 == 5 || i + 1 == 10 || i + 1 == 12));
+  }
+  CHECK(lines.back()["loss"].get<double>() < lines.front()["loss"].get<double>());
+
+  // The stored weights give the loss that training logged.
+  char expected[64];
+  std::snprintf(expected, sizeof expected, "step 12, validation loss %.6f", lines.back()["val_loss"].get<double>());
+  const Outcome evaluation = run(folder, {"eval", run_dir});
+  CHECK(evaluation.exit_code == 0);
+  CAPTURE(evaluation.out);
+  CHECK(contains(evaluation.out, expected));
+
+  const Arguments sample = {"sample", run_dir, "--prompt", "She was", "--tokens", "200", "--seed", "7", "--top-k", "5"};
+  const Outcome text = run(folder, sample);
+  CHECK(text.exit_code == 0);
+  CHECK(text.out.rfind("She was", 0) == 0);
+  CHECK(text.out.size() == 7 + 200 + 1);
+  CHECK(run(folder, sample).out == text.out);
+  CHECK(run(folder, {"sample", run_dir, "--temperature", "0", "--tokens", "3"}).out.size() == 3 + 3 + 1);
+  check_error(run(folder, {"sample", run_dir, "--prompt", "~"}), 2, "");
+
+  // A second run: refused, then told to replace.
+  const std::string weights = read_file(run_dir + "/model.safetensors");
+  check_error(run(folder, {"train", config, "train.max_steps=2"}), 2, "--overwrite");
+  CHECK(metrics_of(run_dir).size() == 12);
+  CHECK(read_file(run_dir + "/model.safetensors") == weights);
+  write_file(run_dir + "/notes.txt", "mine");
+  CHECK(run(folder, {"train", config, "train.max_steps=2", "--overwrite"}).exit_code == 0);
+  CHECK(metrics_of(run_dir).size() == 2);
+  CHECK(read_file(run_dir + "/notes.txt") == "mine");
+}
+
+TEST_CASE("program: the same bits in every logged loss and in the weights, run after run, with any number of threads") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder);
+  const auto train = [&](const std::string& name, const std::string& threads, const Arguments& more = {}) {
+    Arguments arguments = {"train", config, "run.dir=" + folder / name, "model.dropout=0.1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    REQUIRE(run(folder, arguments, {"OMP_NUM_THREADS=" + threads}).exit_code == 0);
+    return read_file(folder / name + "/model.safetensors");
+  };
+  const std::string weights = train("a", "1");
+  CHECK(train("b", "1") == weights);
+  CHECK(train("c", "2") == weights);
+  CHECK(curve_of(folder / "b") == curve_of(folder / "a"));
+  CHECK(curve_of(folder / "c") == curve_of(folder / "a"));
+
+  // Without evaluation and samples the training curve is the same.
+  CHECK(train("d", "2", {"eval.every=0", "sample.every=0"}) == weights);
+  const std::vector<nlohmann::json> with = metrics_of(folder / "a"), without = metrics_of(folder / "d");
+  REQUIRE(without.size() == with.size());
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    CHECK(without[i]["loss"] == with[i]["loss"]);
+    CHECK(without[i]["grad_norm"] == with[i]["grad_norm"]);
+    CHECK_FALSE(without[i].contains("val_loss"));
+  }
+}
+
+TEST_CASE("program: Ctrl-C and SIGTERM save the weights at the end of the step and exit with 0") {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CAPTURE(signal);
+    const TemporaryFolder folder;
+    const Program program(folder, {"train", config_file(folder), "train.max_steps=1000000", "eval.every=0",
+                                   "sample.every=0", "log.every=0"});
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const std::string metrics = folder / "run/metrics.jsonl";
+    while ((!fs::exists(metrics) || fs::file_size(metrics) == 0) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    program.send(signal);
+    const Outcome outcome = program.wait();
+    CAPTURE(outcome.error);
+    CHECK(outcome.exit_code == 0);
+    CHECK(contains(outcome.out, signal == SIGINT ? "stopped by Ctrl-C" : "stopped by SIGTERM"));
+    const SafetensorsFile weights(folder / "run/model.safetensors");
+    CHECK(weights.metadata().at("step") == std::to_string(metrics_of(folder / "run").size()));
+  }
+}
+
+TEST_CASE("program: a run that diverges ends with 1, names the tensor and keeps the last good weights") {
+  const TemporaryFolder folder;
+  const Outcome outcome = run(folder, {"train", config_file(folder), "optimizer.lr=1e9", "optimizer.grad_clip=0",
+                                       "sample.every=1", "eval.every=1"});
+  CAPTURE(outcome.error);
+  REQUIRE(outcome.exit_code == 1);
+  CHECK(contains(outcome.error, "steps in a row"));
+  CHECK(contains(outcome.error, "the first such tensor is "));
+  CHECK(fs::exists(folder / "run/model.safetensors"));
+  const std::vector<nlohmann::json> lines = metrics_of(folder / "run");  // valid JSON all the same
+  CHECK(lines.back()["skipped_steps"] == 3);
+  CHECK(lines.back()["loss"].is_null());
+}
+
+TEST_CASE("program: weights are saved every checkpoint.every steps") {
+  const TemporaryFolder folder;
+  const Program program(folder, {"train", config_file(folder), "train.max_steps=1000000", "eval.every=0",
+                                 "sample.every=0", "checkpoint.every=2"});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!fs::exists(folder / "run/model.safetensors") && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  const SafetensorsFile weights(folder / "run/model.safetensors");
+  CHECK(std::stoll(weights.metadata().at("step")) % 2 == 0);
+  program.send(SIGKILL);
+  CHECK(program.wait().exit_code == 128 + SIGKILL);
+}

@@ -1,0 +1,51 @@
+#include <greyhound/train/console.h>
+
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <cstdio>
+#include <memory>
+
+namespace greyhound {
+
+namespace {
+
+int console_rank = 0;
+
+// Sends what is below a warning to stdout, the rest to stderr.
+class PlainSink final : public spdlog::sinks::sink {
+ public:
+  PlainSink() {
+    out_.set_pattern("%v");
+    error_.set_pattern("greyhound: %l: %v");
+  }
+  void log(const spdlog::details::log_msg& message) override {
+    if (message.level < spdlog::level::warn) {
+      out_.log(message);
+      out_.flush();
+    } else {
+      error_.log(message);
+    }
+  }
+  void flush() override { out_.flush(); }
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+ private:
+  spdlog::sinks::stdout_sink_mt out_;
+  spdlog::sinks::stderr_sink_mt error_;
+};
+
+}  // namespace
+
+void set_up_console(int rank) {
+  console_rank = rank;
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("greyhound", std::make_shared<PlainSink>()));
+  if (rank != 0) spdlog::set_level(spdlog::level::off);
+}
+
+void print_error(const std::string& message) {
+  const std::string rank = console_rank == 0 ? "" : " (rank " + std::to_string(console_rank) + ")";
+  std::fprintf(stderr, "greyhound: error%s: %s\n", rank.c_str(), message.c_str());
+}
+
+}  // namespace greyhound

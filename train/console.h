@@ -1,0 +1,17 @@
+// What a run says to people: lines on stdout, warnings on stderr.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+
+namespace greyhound {
+
+// spdlog::info() prints bare lines on stdout, spdlog::warn() "greyhound: warning: ..." on stderr; each at once, so that
+// pipes and files show progress. Ranks other than 0 say nothing but errors.
+void set_up_console(int rank = 0);
+
+// One line on stderr: "greyhound: error: ...", with the rank where it is not 0.
+void print_error(const std::string& message);
+
+}  // namespace greyhound

@@ -1,0 +1,37 @@
+#include <greyhound/core/comm/communicator.h>
+#include <greyhound/train/commands.h>
+#include <greyhound/train/compute_device.h>
+#include <greyhound/train/console.h>
+#include <greyhound/train/evaluate.h>
+#include <greyhound/train/number_text.h>
+#include <greyhound/train/stored_run.h>
+
+#include <cmath>
+
+namespace greyhound {
+
+void eval_command(const EvalOptions& options) {
+  set_up_console();
+  StoredRun run(options.run_dir);
+  Config config = run.config();
+  config.eval.batches = options.batches.value_or(config.eval.batches);
+  const Context context = choose_device(config.run.device).context;
+  const std::unique_ptr<Communicator> communicator = make_single_rank();
+
+  const BatchPlan batch = plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, 1);
+  RunData data = open_data(config, batch, 0, &run.tokenizer());
+  require(data.validation != nullptr, options.run_dir, ": data.val and data.val_fraction hold nothing out to evaluate");
+  for (const std::string& warning : data.warnings) spdlog::warn("{}", warning);
+
+  BatchBuffers buffers;
+  run.load_model(context, [&](Gpt& model, ArenaPlan& plan) {
+    model.plan(context, plan, batch.micro_batch, batch.block_size, Gpt::Mode::evaluation);
+    buffers.plan(plan, batch.micro_batch, batch.block_size);
+  });
+  buffers.bind(context, run.arena());
+  const Evaluation result = evaluate(context, *communicator, run.model(), *data.validation, buffers);
+  spdlog::info("{}: step {}, validation loss {:.6f}, perplexity {:.3f}, {} targets", options.run_dir, run.step(),
+               result.loss, std::exp(result.loss), with_commas(result.targets));
+}
+
+}  // namespace greyhound

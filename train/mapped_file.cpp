@@ -1,0 +1,49 @@
+#include <greyhound/core/error.h>
+#include <greyhound/train/mapped_file.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace greyhound {
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw_runtime("cannot open ", path, ": ", std::strerror(errno));
+  struct stat status {};
+  int problem = ::fstat(descriptor, &status) != 0 ? errno : 0;
+  if (problem == 0 && !S_ISREG(status.st_mode)) problem = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+  void* address = nullptr;
+  if (problem == 0 && status.st_size > 0) {  // an empty mapping is not allowed
+    address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED, descriptor, 0);
+    if (address == MAP_FAILED) problem = errno;
+  }
+  ::close(descriptor);  // the mapping stays
+  if (problem != 0) throw_runtime("cannot read ", path, ": ", std::strerror(problem));
+  data_ = static_cast<const std::byte*>(address);
+  size_ = static_cast<std::size_t>(status.st_size);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::release() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+}  // namespace greyhound

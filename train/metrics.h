@@ -1,0 +1,42 @@
+// metrics.jsonl: one JSON object a line and step, for programs.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+
+namespace greyhound {
+
+// What is known of a step when it is done. `step` counts from 1: steps finished so far.
+struct StepMetrics {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;  // trained on since the start, over all ranks
+  double epoch = 0;
+  double loss = 0;               // mean cross-entropy over the step's targets on all ranks, without the z-loss
+  std::optional<double> z_loss;  // its mean contribution, where loss.z_loss_multiplier is not 0
+  double lr = 0;
+  double grad_norm = 0;          // before clipping
+  double tokens_per_second = 0;  // of this step, over all ranks
+  double step_ms = 0;
+  std::int64_t skipped_steps = 0;  // steps skipped so far because the gradient was not finite
+  std::int64_t ranks = 1;
+  std::optional<double> val_loss;  // where the held-out split was evaluated after this step
+};
+
+// The object without a line end. Numbers have the digits that restore them to the bit; what is not finite is null.
+std::string to_json(const StepMetrics& metrics);
+
+// Every line is written to the file at once, so that a reader and a crash find whole lines.
+class MetricsFile {
+ public:
+  // Starts an empty file. Throws a runtime Error that names the path.
+  explicit MetricsFile(const std::string& path);
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace greyhound

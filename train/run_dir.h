@@ -1,0 +1,36 @@
+// The folder of a run, and the files that a run writes there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace greyhound {
+
+class RunDir {
+ public:
+  explicit RunDir(const std::string& path) : path_(path) {}
+
+  const std::string& path() const { return path_; }
+  std::string config() const { return path_ + "/config.yaml"; }        // resolved: every key
+  std::string tokenizer() const { return path_ + "/tokenizer.json"; }  // of text data
+  std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string weights() const { return path_ + "/model.safetensors"; }
+
+  // Files of a run that are there now.
+  std::vector<std::string> existing() const;
+
+  // Throws when the folder already holds a run (usage Error, unless `overwrite`) or a file cannot be made in it
+  // (runtime Error). Leaves nothing behind, not even a folder: it is asked long before there is something to write.
+  void check(bool overwrite) const;
+
+  // Makes the folder, and removes the files of an earlier run and no others.
+  void create() const;
+
+  // For commands that read a run: throws a usage Error unless its config and weights are there.
+  void require_run() const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace greyhound

@@ -1,0 +1,64 @@
+// One training step, and the state that steps carry on.
+#pragma once
+
+#include <greyhound/core/comm/communicator.h>
+#include <greyhound/core/state.h>
+#include <greyhound/train/config.h>
+#include <greyhound/train/loader.h>
+#include <greyhound/train/training_buffers.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace greyhound {
+
+// What became of a step, with the same values on every rank.
+struct StepResult {
+  double loss = 0;                     // mean cross-entropy over the step's targets of all ranks, without the z-loss
+  std::optional<double> z_loss;        // its mean contribution, when loss.z_loss_multiplier is not 0
+  std::int64_t valid_targets = 0;      // of all ranks
+  std::int64_t nonfinite_targets = 0;  // of these, with a NaN or infinite loss
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  bool skipped = false;  // the norm was not finite: nothing was updated
+};
+
+class Trainer final : public Stateful {
+ public:
+  // Buffers are allocated; draws the initial weights from run.seed. Everything given must outlive the trainer.
+  Trainer(const Context& context, Communicator& communicator, const Config& config, const BatchPlan& batch,
+          TrainingBuffers& buffers, Loader& loader);
+
+  // Reads a step of data, computes the gradients of all micro-batches over all ranks, updates the weights.
+  StepResult step();
+
+  // The two halves of step().
+  void compute_gradients();
+  StepResult apply_gradients();
+
+  // Throws a runtime Error that names a parameter when the last three steps were skipped: the run has diverged.
+  void check_progress() const;
+
+  std::int64_t steps() const { return steps_; }  // done so far, skipped ones among them
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+  std::int64_t tokens() const;  // of the steps so far, over all ranks
+  double epoch() const { return loader_.epoch(); }
+
+  // Everything that a run must restore. Dropout and sampling draw from counters made of run.seed and the step.
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  const Context context_;
+  Communicator& communicator_;
+  const Config config_;
+  const BatchPlan plan_;
+  TrainingBuffers& buffers_;
+  Loader& loader_;
+
+  std::int64_t valid_targets_ = 0;  // of the gradients that wait to be applied
+  std::int64_t steps_ = 0;
+  std::int64_t skipped_steps_ = 0;
+  std::int64_t skipped_in_a_row_ = 0;
+};
+
+}  // namespace greyhound
