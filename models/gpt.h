@@ -15,11 +15,11 @@ struct GptConfig {
   std::int64_t n_layer = 12;
   std::int64_t n_head = 12;
   std::int64_t n_embd = 768;
-  std::int64_t block_size = 1024;    // T_max
-  std::int64_t vocab_size = 50257;   // V
-  std::int64_t vocab_multiple = 128; // rows of the embedding are padded to a multiple of this
-  bool bias = true;                  // in linear layers and layer norms
-  bool tie_embeddings = true;        // the head's weight is the token embedding
+  std::int64_t block_size = 1024;     // T_max
+  std::int64_t vocab_size = 50257;    // V
+  std::int64_t vocab_multiple = 128;  // rows of the embedding are padded to a multiple of this
+  bool bias = true;                   // in linear layers and layer norms
+  bool tie_embeddings = true;         // the head's weight is the token embedding
   float dropout = 0;
 
   std::int64_t padded_vocab() const { return (vocab_size + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }
@@ -35,8 +35,8 @@ struct LossSettings {
   loss::AccumDType grad_weight_accum_dtype = loss::AccumDType::fp32;
 };
 
-// A micro-batch on the device. Row b of the micro-batch is row first_row + b of the whole step over all micro-batches and
-// ranks: dropout is a function of it.
+// A micro-batch on the device. Row b of the micro-batch is row first_row + b of the whole step over all micro-batches
+// and ranks: dropout is a function of it.
 struct Batch {
   ConstTensor tokens;   // [B, T] int32, each in [0, V)
   ConstTensor targets;  // [B, T] int32, in [0, V) or ignore_index
@@ -45,11 +45,11 @@ struct Batch {
 
 // What a training step tells each of its micro-batches.
 struct StepInfo {
-  std::uint64_t seed = 0;   // of dropout
+  std::uint64_t seed = 0;  // of dropout
   std::uint64_t step = 0;
-  ConstTensor denominator;  // [1] fp32 on the device: valid targets of the whole step over all ranks
-  bool first_micro_batch = true;  // gradients are overwritten; afterwards they are added to
-  GradientHook gradient_complete; // optional; called on every micro-batch, ranges in the block's order
+  ConstTensor denominator;         // [1] fp32 on the device: valid targets of the whole step over all ranks
+  bool first_micro_batch = true;   // gradients are overwritten; afterwards they are added to
+  GradientHook gradient_complete;  // optional; called on every micro-batch, ranges in the block's order
 };
 
 class Gpt {
@@ -68,8 +68,9 @@ class Gpt {
   double flops_per_token(std::int64_t tokens) const;
 
   enum class Mode { training, evaluation };
-  // Adds activations, scratch and the loss workspace for micro-batches of up to [batch, tokens] to the plan, in the regions
-  // "activations" and "loss workspace". Evaluation alone (no backward) takes less.
+  // Adds activations, scratch and the loss workspace for micro-batches of up to [batch, tokens] to the plan, in the
+  // regions "activations" and "loss workspace". Evaluation alone (no backward) takes less. Once per model;
+  // a model planned for training evaluates in the same buffers.
   void plan(const Context& context, ArenaPlan& plan, std::int64_t batch, std::int64_t tokens, Mode mode);
   // Adds key-value cache and buffers for generating up to block_size positions of one sequence, region "generation".
   void plan_generation(const Context& context, ArenaPlan& plan);
@@ -78,12 +79,16 @@ class Gpt {
   // [block_elements] fp32, empty for evaluation.
   void bind(const Arena& arena, const Tensor& weights, const Tensor& gradients);
 
-  // Loss and gradients of one micro-batch; adds to `sums`.
+  // Loss and gradients of one micro-batch; adds to `sums`. A token or a target out of range is recorded in the error
+  // word of `sums`, with its row b * T + t: reading them throws. Throws a usage Error when the batch is not what was
+  // planned.
   void forward_backward(const Context& context, const Batch& batch, const StepInfo& step, loss::LossSums& sums);
   // Loss alone, without dropout; adds to `sums`. Touches nothing that training uses between steps.
   void evaluate(const Context& context, const Batch& batch, loss::LossSums& sums);
 
-  // The logits [V] fp32 that follow `token` (int32 on the host) at `position` < block_size; positions are fed in order from 0.
+  // The logits [V] fp32 on the device that follow `token` (int32 on the host) at `position` < block_size; positions are
+  // fed in order from 0. With a softcap they come less their log-sum-exp, which changes no probability. Valid until the
+  // next call.
   ConstTensor decode(const Context& context, std::int32_t token, std::int64_t position);
 
  private:

@@ -1,0 +1,63 @@
+// The layers that models are made of: weights with their gradients, and a forward and a backward over the operators of
+// kernels/. Another norm or activation becomes another struct with the same pair of functions. Internal to models/.
+#pragma once
+
+#include <greyhound/core/context.h>
+#include <greyhound/core/workspace.h>
+#include <greyhound/models/parameters.h>
+
+#include <string>
+
+namespace greyhound {
+
+// A parameter and where its gradient goes (empty for evaluation).
+struct Weight {
+  ConstTensor value;  // in the model's precision
+  Tensor grad;        // fp32
+  explicit operator bool() const { return static_cast<bool>(value); }
+};
+
+// out = input W^T + b, W [out, in], b [out] or none.
+struct Linear {
+  Weight weight, bias;
+};
+void linear_forward(const Context& context, const Linear& linear, const ConstTensor& input, const Tensor& out,
+                    Workspace& workspace);
+// pre_activation = input W^T + b; out = gelu(pre_activation), in the product's epilogue.
+void linear_gelu_forward(const Context& context, const Linear& linear, const ConstTensor& input,
+                         const Tensor& pre_activation, const Tensor& out, Workspace& workspace);
+// grad_input = grad_out W; grad_W (+)= grad_out^T input; grad_b (+)= sum over rows of grad_out.
+void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
+                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace);
+// Scratch of a layer [out, in] for `rows` rows of input: forward alone, or forward and backward.
+std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int64_t rows, std::int64_t in,
+                                   std::int64_t out, bool backward);
+
+// out = (input - mean) rstd w + b, b or none.
+struct LayerNorm {
+  Weight weight, bias;
+};
+// What forward keeps of a norm for backward.
+struct NormStatistics {
+  Tensor mean, rstd;  // [rows] fp32
+};
+void norm_forward(const Context& context, const LayerNorm& norm, const ConstTensor& input, const Tensor& out,
+                  const NormStatistics& statistics);
+// grad_input (+)= d loss / d input; grad_w and grad_b (+)= theirs.
+void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,
+                   const NormStatistics& statistics, const Tensor& grad_input, bool accumulate_input, bool accumulate,
+                   Workspace& workspace);
+
+// Looks a layer's tensors up in the blocks of weights and gradients by name: "h.0.ln_1" has "h.0.ln_1.weight" and, when
+// `bias`, "h.0.ln_1.bias".
+struct ParameterBlocks {
+  const ParameterList& list;
+  Tensor weights;
+  Tensor gradients;  // empty for evaluation
+
+  Weight weight(const std::string& name) const;
+  Linear linear(const std::string& name, bool bias) const;
+  LayerNorm norm(const std::string& name, bool bias) const;
+};
+
+}  // namespace greyhound
