@@ -1,1 +1,96 @@
-// placeholder
+#include <greyhound/kernels/selective_log_softmax.h>
+
+#include <greyhound/kernels/cpu/logit_row.h>
+
+namespace greyhound::cpu {
+
+namespace {
+
+// The indices as [N, K] at full width, whatever their dtype.
+struct Indices {
+  explicit Indices(const SelectiveLogSoftmax& args)
+      : index(args.index),
+        per_row(args.index.shape.rank() == 2 ? args.index.columns() : 1),
+        vocab(args.vocab),
+        ignore_index(args.ignore_index) {}
+
+  std::int64_t at(std::int64_t row, std::int64_t k) const {
+    const std::int64_t element = index.shape.rank() == 2 ? row * index.row_stride + k : row;
+    return index.dtype == DType::int64 ? static_cast<const std::int64_t*>(index.data)[element]
+                                       : static_cast<const std::int32_t*>(index.data)[element];
+  }
+  bool ignored(std::int64_t value) const { return value == ignore_index; }
+  bool valid(std::int64_t value) const { return !ignored(value) && value >= 0 && value < vocab; }
+
+  ConstTensor index;
+  std::int64_t per_row;
+  std::int64_t vocab;
+  std::int64_t ignore_index;
+};
+
+template <class T>
+float logit_at(const T* logits, std::int64_t column, const LogitTransform& transform) {
+  // Through the same vector code as the row's maximum, so that no rounding puts a logit above it.
+  alignas(64) float block[block_granule];
+  const int length = load_block(logits + column, 1, block);
+  if (!transform.plain()) transform_block(block, length, transform, nullptr);
+  return block[0];
+}
+
+template <class T, class Out>
+void one_row(const SelectiveLogSoftmax& args, const Indices& indices, std::int64_t row) {
+  const LogitTransform transform{args.logit_scale, args.softcap};
+  const T* logits = static_cast<const T*>(args.logits.data) + row * args.logits.row_stride;
+  Out* out = static_cast<Out*>(args.out.data) + row * (args.out.shape.rank() == 2 ? args.out.row_stride : 1);
+
+  bool any_valid = false;
+  for (std::int64_t k = 0; k < indices.per_row; ++k) any_valid |= indices.valid(indices.at(row, k));
+  RowStatistics stats;
+  double log_sum = 0, lse = 0;
+  if (any_valid) {
+    stats = row_statistics(logits, args.vocab, -1, transform, {});
+    log_sum = stats.log_sum();
+    lse = stats.max + log_sum;
+  }
+  for (std::int64_t k = 0; k < indices.per_row; ++k) {
+    const std::int64_t index = indices.at(row, k);
+    float value = indices.ignored(index) ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    if (indices.valid(index)) {
+      const double above = static_cast<double>(logit_at(logits, index, transform)) - stats.max;
+      value = static_cast<float>(above - log_sum);
+    }
+    out[k] = from_float<Out>(value);
+  }
+  if (args.lse) static_cast<float*>(args.lse.data)[row] = static_cast<float>(lse);
+}
+
+void record_errors(const Indices& indices, std::int64_t rows, ErrorWord& errors) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t k = 0; k < indices.per_row; ++k) {
+      const std::int64_t index = indices.at(row, k);
+      if (indices.ignored(index) || indices.valid(index)) continue;
+      if (errors.count++ == 0) {
+        errors.first_row = row;
+        errors.value = index;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftmax& args) {
+  const Indices indices(args);
+  const std::int64_t rows = args.logits.rows();
+  dispatch(args.logits.dtype, "selective_log_softmax: logits", [&](auto logits_tag) {
+    dispatch(args.out.dtype, "selective_log_softmax: out", [&](auto out_tag) {
+      using T = typename decltype(logits_tag)::type;
+      using Out = typename decltype(out_tag)::type;
+#pragma omp parallel for num_threads(context.threads()) schedule(static)
+      for (std::int64_t row = 0; row < rows; ++row) one_row<T, Out>(args, indices, row);
+    });
+  });
+  if (args.errors != nullptr) record_errors(indices, rows, *args.errors);
+}
+
+}  // namespace greyhound::cpu

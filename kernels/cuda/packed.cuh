@@ -1,0 +1,101 @@
+// Matrix elements on the device: conversions, and 16 bytes of a row as one access. Internal to the CUDA backend.
+#pragma once
+
+#include <greyhound/core/dtype.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace greyhound::cuda {
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline float widen(bf16 value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
+__device__ inline float widen(fp16 value) { return __half2float(__ushort_as_half(value.bits)); }
+
+// Rounds to nearest even.
+template <class T>
+__device__ T narrow(float value);
+template <>
+__device__ inline float narrow<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline bf16 narrow<bf16>(float value) {
+  return bf16{__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+}
+template <>
+__device__ inline fp16 narrow<fp16>(float value) {
+  return fp16{__half_as_ushort(__float2half_rn(value))};
+}
+
+// Elements of T in 16 bytes, the widest access of one thread.
+template <class T>
+inline constexpr int packed_size = 16 / static_cast<int>(sizeof(T));
+
+template <class T>
+struct Packed {
+  uint4 bits;
+};
+
+// One 32-bit word as one or two elements.
+__device__ inline void unpack_word(unsigned word, float* values, float) { values[0] = __uint_as_float(word); }
+__device__ inline void unpack_word(unsigned word, float* values, bf16) {
+  values[0] = __uint_as_float(word << 16);
+  values[1] = __uint_as_float(word & 0xffff0000u);
+}
+__device__ inline void unpack_word(unsigned word, float* values, fp16) {
+  values[0] = __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
+  values[1] = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+}
+__device__ inline unsigned pack_word(const float* values, float) { return __float_as_uint(values[0]); }
+template <class T>
+__device__ inline unsigned pack_word(const float* values, T) {
+  return static_cast<unsigned>(narrow<T>(values[0]).bits) | static_cast<unsigned>(narrow<T>(values[1]).bits) << 16;
+}
+
+template <class T>
+__device__ inline void unpack(Packed<T> packed, float (&values)[packed_size<T>]) {
+  constexpr int per_word = packed_size<T> / 4;
+  unpack_word(packed.bits.x, values, T{});
+  unpack_word(packed.bits.y, values + per_word, T{});
+  unpack_word(packed.bits.z, values + 2 * per_word, T{});
+  unpack_word(packed.bits.w, values + 3 * per_word, T{});
+}
+
+template <class T>
+__device__ inline Packed<T> pack(const float (&values)[packed_size<T>]) {
+  constexpr int per_word = packed_size<T> / 4;
+  return {make_uint4(pack_word(values, T{}), pack_word(values + per_word, T{}), pack_word(values + 2 * per_word, T{}),
+                     pack_word(values + 3 * per_word, T{}))};
+}
+
+// Whether a row can be read or written 16 bytes at a time.
+__device__ inline bool is_packed_aligned(const void* row) {
+  return reinterpret_cast<unsigned long long>(row) % 16 == 0;
+}
+
+// Elements [first, first + packed_size) of a row of `columns`; what lies behind its end reads as 0. The elements that a
+// thread gets never depend on the alignment, so neither does the order of any sum over them.
+template <class T>
+__device__ inline Packed<T> load_packed(const T* row, int first, int columns, bool aligned) {
+  if (aligned && first <= columns - packed_size<T>) return {*reinterpret_cast<const uint4*>(row + first)};
+  float values[packed_size<T>];
+#pragma unroll
+  for (int i = 0; i < packed_size<T>; ++i) values[i] = first + i < columns ? widen(row[first + i]) : 0.0f;
+  return pack<T>(values);  // exact: each value came from a T
+}
+
+template <class T>
+__device__ inline void store_packed(T* row, int first, int columns, bool aligned,
+                                    const float (&values)[packed_size<T>]) {
+  if (aligned && first <= columns - packed_size<T>) {
+    *reinterpret_cast<uint4*>(row + first) = pack<T>(values).bits;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < packed_size<T>; ++i) {
+    if (first + i < columns) row[first + i] = narrow<T>(values[i]);
+  }
+}
+
+}  // namespace greyhound::cuda
