@@ -23,13 +23,14 @@ enum class AccumDType {
 };
 
 struct PlanOptions {
-  // At most one of the two. 0 and 0: the default plan, chunks of about 2048 rows (fewer when N is small).
+  // At most one of the two. 0 and 0: the default plan, chunks of about 2048 rows on CUDA and 256 on the
+  // CPU (fewer when N is small).
   std::size_t max_workspace_bytes = 0;
   std::int64_t chunk_rows = 0;
 
   // What calls with this plan may ask for. A gradient that is not asked for costs nothing.
   bool grad_input = true;
-  bool grad_weight = true;
+  bool grad_weight = true;  // and grad_bias
   DType grad_weight_dtype = DType::fp32;
   AccumDType grad_weight_accum_dtype = AccumDType::fp32;
 };
@@ -43,9 +44,9 @@ struct Plan {
   std::size_t workspace_alignment = 0;
 };
 
-// Depends on the shape, the options and the device's properties alone, never on how much memory is free. Throws a usage
-// Error when a budget is smaller than one row needs, naming the smallest that works. Calls with fewer
-// tokens than planned may use the same plan and workspace.
+// Depends on the shape, the options, the device's properties and the context's number of threads alone, never on how
+// much memory is free. Throws a usage Error when a budget is smaller than one row needs, naming the smallest that
+// works. Calls with fewer tokens than planned may use the same plan and workspace.
 GREYHOUND_API Plan plan_chunked_linear_loss(const Context& context, const LinearShape& shape,
                                             const PlanOptions& options = {});
 

@@ -1,0 +1,173 @@
+// A chunked linear cross-entropy call for tests: inputs in a dtype, the fp64 answer beside it, and comparison.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <tests/loss/buffer.h>
+#include <tests/reference/linear_cross_entropy.h>
+
+namespace greyhound::test {
+
+struct LinearProblem {
+  std::int64_t rows, hidden, vocab;
+  DType dtype = DType::fp32;
+  std::int64_t padded_vocab = 0;  // 0: vocab
+  bool with_bias = false;
+  std::uint32_t seed = 1;
+  double weight_scale = 1;  // of standard deviation weight_scale / sqrt(hidden)
+
+  std::int64_t stored() const { return padded_vocab == 0 ? vocab : padded_vocab; }
+  loss::LinearShape shape() const { return {rows, hidden, vocab, dtype, padded_vocab}; }
+};
+
+// Everything that a call reads. Stored weight rows beyond the vocabulary are NaN: no product may use them.
+struct LinearData {
+  Buffer inputs, weight, bias, targets;
+
+  explicit LinearData(const LinearProblem& p, std::int64_t ignore_every = 5)
+      : inputs(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 3),
+        weight(p.dtype, Shape{p.stored(), p.hidden}),
+        bias(DType::fp32, Shape{p.stored()}),
+        targets(DType::int64, Shape{p.rows}) {
+    Normal normal(p.seed);
+    const double scale = p.weight_scale / std::sqrt(static_cast<double>(p.hidden));
+    inputs.fill([&](auto, auto) { return normal(); });
+    weight.fill([&](std::int64_t v, auto) { return v < p.vocab ? scale * normal() : not_a_number; });
+    bias.fill([&](auto, std::int64_t v) { return v < p.vocab ? 0.5 * normal() : not_a_number; });
+    for (std::int64_t i = 0; i < p.rows; ++i) {
+      targets.set_index(0, i, i % ignore_every == ignore_every - 1 ? -100 : (i * 7919 + 3) % p.vocab);
+    }
+  }
+};
+
+inline std::vector<double> first_rows(const Buffer& matrix, std::int64_t count) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::vector<double> row = matrix.row(i, matrix.columns());
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return values;
+}
+
+inline std::vector<double> optional_values(const ConstTensor& array) {
+  const float* data = array ? array.as<float>() : nullptr;
+  return array ? std::vector<double>(data, data + array.elements()) : std::vector<double>();
+}
+
+// The same call in fp64, of the values that the buffers hold.
+inline reference::LinearCrossEntropyResult reference_result(const LinearProblem& p, const LinearData& data,
+                                                            const loss::CrossEntropyOptions& options) {
+  reference::LinearCrossEntropy problem;
+  problem.rows = p.rows;
+  problem.hidden = p.hidden;
+  problem.vocab = p.vocab;
+  problem.inputs = data.inputs.values();
+  problem.weight = first_rows(data.weight, p.vocab);
+  if (p.with_bias) problem.bias = data.bias.row(0, p.vocab);
+  Buffer targets = data.targets;
+  const auto* y = targets.tensor().as<std::int64_t>();
+  problem.targets.assign(y, y + p.rows);
+  problem.class_weights = optional_values(options.class_weights);
+  problem.row_weights = optional_values(options.row_weights);
+  problem.upstream = optional_values(options.upstream);
+  if (problem.upstream.size() == 1) problem.upstream.assign(p.rows, problem.upstream[0]);
+  problem.options = {options.ignore_index, options.label_smoothing, options.z_loss_multiplier, options.softcap,
+                     options.logit_scale};
+  if (options.denominator) {
+    problem.denominator = optional_values(options.denominator)[0];
+  } else if (options.reduction == loss::Reduction::mean) {
+    problem.denominator = reference::linear_cross_entropy(problem).weight_sum;
+  }
+  return reference::linear_cross_entropy(problem);
+}
+
+// What a call wrote.
+struct LinearResult {
+  Buffer grad_input, grad_weight, grad_bias, row_loss;
+  LossSumsData sums;
+};
+
+struct Wanted {
+  bool input = true, weight = true, bias = false;
+  bool accumulate = false;  // into gradients of `before`
+  double before = 0;
+};
+
+// Plans, calls with a workspace of exactly the planned bytes full of NaN, and checks every guard.
+inline LinearResult run_linear(const LinearProblem& p, LinearData data, const loss::CrossEntropyOptions& options = {},
+                               loss::PlanOptions plan_options = {}, Wanted wanted = {}, int threads = 2) {
+  const Context context = Context::cpu(threads);
+  plan_options.grad_input = wanted.input;
+  plan_options.grad_weight = wanted.weight || wanted.bias;
+  const loss::Plan plan = loss::plan_chunked_linear_loss(context, p.shape(), plan_options);
+  CHECK(plan.chunks == (p.rows + plan.chunk_rows - 1) / plan.chunk_rows);
+  Scratch scratch(plan.workspace_bytes);
+  Sums sums(context);
+
+  LinearResult result;
+  result.grad_input = Buffer(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 5);
+  result.grad_weight = Buffer(plan_options.grad_weight_dtype, Shape{p.stored(), p.hidden}, p.hidden + 2);
+  result.grad_bias = Buffer(DType::fp32, Shape{p.stored()});
+  result.row_loss = Buffer(DType::fp32, Shape{p.rows});
+  if (wanted.accumulate) {
+    for (Buffer* grad : {&result.grad_input, &result.grad_weight, &result.grad_bias}) {
+      grad->fill([&](auto, auto) { return wanted.before; });
+    }
+  }
+  loss::LinearGradients gradients;
+  if (wanted.input) gradients.input = {result.grad_input, wanted.accumulate};
+  if (wanted.weight) gradients.weight = {result.grad_weight, wanted.accumulate};
+  if (wanted.bias) gradients.bias = {result.grad_bias, wanted.accumulate};
+  loss::LinearInputs in{data.inputs, data.weight, data.targets, p.with_bias ? data.bias.tensor() : Tensor()};
+  loss::chunked_linear_cross_entropy(context, plan, in, options, gradients, scratch.workspace, sums.sums,
+                                     {result.row_loss});
+  CHECK(scratch.block.guards_intact());
+  CHECK(scratch.workspace.used() == 0);
+  for (const Buffer* buffer : {&result.grad_input, &result.grad_weight, &result.grad_bias, &result.row_loss}) {
+    CHECK(buffer->guards_intact());
+  }
+  result.sums = sums.data;
+  return result;
+}
+
+// Elements within relative * (sum of absolute products) of the exact ones.
+inline void check_sums(const Buffer& got, const std::vector<double>& want, const std::vector<double>& bound,
+                       double relative, double before = 0) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double value = got[static_cast<std::int64_t>(i)], error = std::fabs(value - (before + want[i]));
+    if (error <= relative * (bound[i] + std::fabs(before)) + 1e-30) continue;  // false for NaN
+    if (wrong++ == 0) {
+      CAPTURE(i);
+      CAPTURE(value);
+      CAPTURE(before + want[i]);
+      CHECK(error <= relative * (bound[i] + std::fabs(before)));
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+// 16-bit tiles round each logit (of magnitude up to about 4 here) and each gradient.
+inline double product_tolerance(DType dtype) {
+  return dtype == DType::fp32 ? 4e-6 : dtype == DType::bf16 ? 3e-2 : 4e-3;
+}
+
+inline void check_linear(const LinearProblem& p, const LinearResult& got,
+                         const reference::LinearCrossEntropyResult& want, const Wanted& wanted = {}) {
+  const double tolerance = product_tolerance(p.dtype);
+  CHECK(got.sums.n_valid == want.n_valid);
+  CHECK(std::fabs(got.sums.ce_sum - want.ce_sum) <= tolerance * (std::fabs(want.ce_sum) + 1e-3));
+  CHECK(std::fabs(got.sums.z_sum - want.z_sum) <= 2 * tolerance * (std::fabs(want.z_sum) + 1e-3));
+  CHECK(std::fabs(got.sums.weight_sum - want.weight_sum) <= 1e-6 * want.weight_sum);
+  if (wanted.input) check_sums(got.grad_input, want.grad_input, want.input_bound, tolerance, wanted.before);
+  if (wanted.weight) check_sums(got.grad_weight, want.grad_weight, want.weight_bound, tolerance, wanted.before);
+  if (wanted.bias) check_sums(got.grad_bias, want.grad_bias, want.bias_bound, tolerance, wanted.before);
+  // Rows of the padding: 0, or what was there.
+  for (std::int64_t v = p.vocab; v < p.stored(); ++v) {
+    if (wanted.weight) {
+      for (std::int64_t d = 0; d < p.hidden; ++d) CHECK(got.grad_weight.at(v, d) == wanted.before);
+    }
+    if (wanted.bias) CHECK(got.grad_bias[v] == wanted.before);
+  }
+}
+
+}  // namespace greyhound::test
