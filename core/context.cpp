@@ -33,7 +33,7 @@ Context Context::cuda(int device, void* stream) {
   const int count = cuda_device_count();
   if (count == 0) throw_runtime("context: no CUDA device: ", cuda_unavailable_reason());
   require(device >= 0 && device < count, "context: CUDA device ", device, " of ", count);
-  cuda::set_device(device);
+  cuda::require_usable(device);
   return Context(Device::cuda(device), stream, 1);
 }
 

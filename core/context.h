@@ -8,7 +8,7 @@
 namespace greyhound {
 
 // Copying a Context is cheap; copies share their caches. One Context must not be used by two host
-// threads at once; several contexts may.
+// threads at once, and neither must two copies of it; several contexts may.
 class GREYHOUND_API Context {
  public:
   // Runs on the calling host thread with `threads` OpenMP threads (0: OpenMP's own choice). Results do

@@ -109,13 +109,13 @@ void copy_bytes(const Context& context, void* to, Device to_device, const void* 
   }
   require(context.device().is_cuda(), "copy: between ", to_string(from_device), " and ", to_string(to_device),
           " needs a CUDA context");
-  cuda::copy(context.stream(), to, from, bytes);
+  cuda::copy(context.device().index, context.stream(), to, from, bytes);
 }
 
 void fill_bytes(const Context& context, void* to, int value, std::size_t bytes) {
   if (bytes == 0) return;
   if (context.device().is_cuda()) {
-    cuda::fill(context.stream(), to, value, bytes);
+    cuda::fill(context.device().index, context.stream(), to, value, bytes);
   } else {
     std::memset(to, value, bytes);
   }

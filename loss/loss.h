@@ -5,5 +5,6 @@
 #include <greyhound/loss/cross_entropy.h>
 #include <greyhound/loss/options.h>
 #include <greyhound/loss/plan.h>
+#include <greyhound/loss/scale_gradients.h>
 #include <greyhound/loss/selective_log_softmax.h>
 #include <greyhound/loss/sums.h>

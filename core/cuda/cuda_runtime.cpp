@@ -1,7 +1,7 @@
 #include <greyhound/core/cuda_runtime.h>
 
 #include <greyhound/core/arena.h>
-#include <greyhound/core/cuda/cuda_check.h>
+#include <greyhound/core/cuda/device_scope.h>
 
 namespace greyhound::cuda {
 
@@ -22,15 +22,18 @@ std::string unavailable_reason() {
   return count == 0 ? "the CUDA driver sees no GPU" : "";
 }
 
-void set_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+void require_usable(int device) {
+  const DeviceScope scope(device);
+  check(cudaFree(nullptr), "starting the device");  // the context is made at the first real call
+}
 
 void synchronize(int device, void* stream) {
-  set_device(device);
+  const DeviceScope scope(device);
   check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
 }
 
 void* allocate(int device, std::size_t bytes) {
-  set_device(device);
+  const DeviceScope scope(device);
   void* pointer = nullptr;
   const cudaError_t status = cudaMalloc(&pointer, bytes);
   if (status == cudaErrorMemoryAllocation) {
@@ -44,21 +47,26 @@ void* allocate(int device, std::size_t bytes) {
 
 void deallocate(int device, void* pointer) noexcept {
   // At process exit the driver may be gone already; there is nobody left to tell.
-  if (cudaSetDevice(device) == cudaSuccess) (void)cudaFree(pointer);
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return;
+  (void)cudaFree(pointer);
+  (void)cudaSetDevice(before);
 }
 
 std::int64_t free_memory(int device) {
-  set_device(device);
+  const DeviceScope scope(device);
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return static_cast<std::int64_t>(free);
 }
 
-void copy(void* stream, void* to, const void* from, std::size_t bytes) {
+void copy(int device, void* stream, void* to, const void* from, std::size_t bytes) {
+  const DeviceScope scope(device);
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
 }
 
-void fill(void* stream, void* to, int value, std::size_t bytes) {
+void fill(int device, void* stream, void* to, int value, std::size_t bytes) {
+  const DeviceScope scope(device);
   check(cudaMemsetAsync(to, value, bytes, stream_of(stream)), "cudaMemsetAsync");
 }
 

@@ -1,4 +1,4 @@
-// Makes a context's device current for a block of code and puts back what was current before: the library never
+// Makes a device current for a block of code and puts back what was current before: the library never
 // changes the caller's current device. Internal to the CUDA backend.
 #pragma once
 
@@ -9,11 +9,12 @@ namespace greyhound::cuda {
 
 class DeviceScope {
  public:
-  explicit DeviceScope(const Context& context) {
+  explicit DeviceScope(int device) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    changed_ = before_ != context.device().index;
-    if (changed_) check(cudaSetDevice(context.device().index), "cudaSetDevice");
+    changed_ = before_ != device;
+    if (changed_) check(cudaSetDevice(device), "cudaSetDevice");
   }
+  explicit DeviceScope(const Context& context) : DeviceScope(context.device().index) {}
   ~DeviceScope() {
     if (changed_) (void)cudaSetDevice(before_);
   }

@@ -14,12 +14,12 @@ int device_count() noexcept { return 0; }
 std::string unavailable_reason() {
   return "this build has no CUDA backend; configure with -DGREYHOUND_CUDA=ON and NVIDIA's CUDA toolkit";
 }
-void set_device(int) { unavailable(); }
+void require_usable(int) { unavailable(); }
 void synchronize(int, void*) { unavailable(); }
 void* allocate(int, std::size_t) { unavailable(); }
 void deallocate(int, void*) noexcept {}
 std::int64_t free_memory(int) { unavailable(); }
-void copy(void*, void*, const void*, std::size_t) { unavailable(); }
-void fill(void*, void*, int, std::size_t) { unavailable(); }
+void copy(int, void*, void*, const void*, std::size_t) { unavailable(); }
+void fill(int, void*, void*, int, std::size_t) { unavailable(); }
 
 }  // namespace greyhound::cuda

@@ -50,7 +50,7 @@ inline float tanh(float x) {
   p = mul_add(p, s, 2.0f / 15.0f);
   p = mul_add(p, s, -1.0f / 3.0f);
   const float small = mul_add(p * s, x, x);
-  const float result = magnitude < 0.35f ? small : std::copysign(large, x);
+  const float result = std::copysign(magnitude < 0.35f ? small : large, x);  // tanh(-0) is -0
   return x != x ? x : result;
 }
 
