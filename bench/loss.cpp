@@ -45,7 +45,8 @@ class Problem {
     fill(weight_, 1.0f / std::sqrt(static_cast<float>(d)), 2);
     fill(logits_, 1.0f, 3);
     std::vector<std::int32_t> host(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::int32_t>(mix_key(4, i) % static_cast<std::uint64_t>(v));
+    for (std::size_t i = 0; i < host.size(); ++i)
+      host[i] = static_cast<std::int32_t>(mix_key(4, i) % static_cast<std::uint64_t>(v));
     copy_bytes(context, targets_.data, targets_.device, host.data(), Device::cpu(), targets_.bytes());
     context.synchronize();
   }
@@ -68,8 +69,8 @@ class Problem {
 
   Row selective_log_softmax() {
     Row row = describe("selective_log_softmax", "forward");
-    row.milliseconds = median_milliseconds(
-        context_, [&] { loss::selective_log_softmax(context_, logits_, targets_, logprobs_); });
+    row.milliseconds =
+        median_milliseconds(context_, [&] { loss::selective_log_softmax(context_, logits_, targets_, logprobs_); });
     // Reading alone, at the speed of a copy, which reads and writes.
     row.floor_milliseconds = 0.5 * median_milliseconds(context_, [&] { copy(context_, other_, logits_); });
     row.rate = 1e-9 * static_cast<double>(logits_.bytes()) / row.milliseconds;
@@ -87,8 +88,8 @@ class Problem {
       loss::chunked_linear_cross_entropy(context_, plan_, {inputs_, weight_, targets_, {}}, {}, to, workspace, sums);
     });
     row.floor_milliseconds = median_milliseconds(context_, [&] { products(gradients); });
-    const double flops = (gradients ? 6.0 : 2.0) * static_cast<double>(shape_.tokens) * static_cast<double>(shape_.hidden) *
-                         static_cast<double>(shape_.vocab);
+    const double flops = (gradients ? 6.0 : 2.0) * static_cast<double>(shape_.tokens) *
+                         static_cast<double>(shape_.hidden) * static_cast<double>(shape_.vocab);
     row.rate = flops * 1e-9 / row.milliseconds;
     row.workspace_bytes = plan_.workspace_bytes;
     return row;

@@ -1,4 +1,5 @@
-// Benchmarks of the loss module against the bare work: a copy of the same bytes, and the products of the unchunked shape.
+// Benchmarks of the loss module against the bare work: a copy of the same bytes, and the products of the unchunked
+// shape.
 #pragma once
 
 #include "timing.h"

@@ -44,9 +44,11 @@ int main(int argc, char** argv) {
     std::vector<bench::LossShape> list;
     for (const std::string& shape : shapes) list.push_back(parse_shape(shape));
     if (list.empty()) {
-      list = context.device().is_cuda()
-                 ? std::vector<bench::LossShape>{{8192, 768, 50304}, {8192, 1024, 128256}, {8192, 2048, 128256}, {8192, 4096, 32000}}
-                 : std::vector<bench::LossShape>{{768, 128, 256}, {256, 768, 50304}};
+      list = context.device().is_cuda() ? std::vector<bench::LossShape>{{8192, 768, 50304},
+                                                                        {8192, 1024, 128256},
+                                                                        {8192, 2048, 128256},
+                                                                        {8192, 4096, 32000}}
+                                        : std::vector<bench::LossShape>{{768, 128, 256}, {256, 768, 50304}};
     }
     std::printf("%s, %d threads, products: %s\n", to_string(context.device()).c_str(), context.threads(),
                 matmul_library(context).c_str());

@@ -11,8 +11,8 @@
 
 namespace greyhound::bench {
 
-// Median wall time of `work` in milliseconds, the context drained before and after each call: at least `repeats` calls after
-// one that warms up, and until `seconds` have passed.
+// Median wall time of `work` in milliseconds, the context drained before and after each call: at least `repeats` calls
+// after one that warms up, and until `seconds` have passed.
 double median_milliseconds(const Context& context, const std::function<void()>& work, int repeats = 5,
                            double seconds = 0.5);
 

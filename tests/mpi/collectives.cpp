@@ -61,10 +61,12 @@ TEST_CASE("reduce_scatter, then all_gather: the parts of the sum, and the whole 
   for (const std::int64_t n : lengths) {
     std::vector<double> input(static_cast<std::size_t>(n * size)), part(static_cast<std::size_t>(n)), all(input.size());
     for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<double>(i) + ranks().rank();
-    ranks().reduce_scatter(context, tensor(input.data(), DType::fp64, {n * size}), tensor(part.data(), DType::fp64, {n}));
+    ranks().reduce_scatter(context, tensor(input.data(), DType::fp64, {n * size}),
+                           tensor(part.data(), DType::fp64, {n}));
     ranks().all_gather(context, tensor(part.data(), DType::fp64, {n}), tensor(all.data(), DType::fp64, {n * size}));
     std::int64_t wrong = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) wrong += all[i] != size * static_cast<double>(i) + size * (size - 1) / 2;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      wrong += all[i] != size * static_cast<double>(i) + size * (size - 1) / 2;
     CHECK_MESSAGE(wrong == 0, "length ", n);
   }
 }

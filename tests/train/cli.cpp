@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <thread>
 
@@ -36,6 +38,7 @@ class Program {
     if (process_ != 0) return;
     redirect(out_, STDOUT_FILENO);
     redirect(error_, STDERR_FILENO);
+    setenv("OMP_WAIT_POLICY", "passive", 0);  // threads that spin slow a busy machine down many times
     for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
     std::vector<char*> argv = {const_cast<char*>(GREYHOUND_PROGRAM)};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -143,7 +143,7 @@ TEST_CASE("trainer: evaluation and sampling after every step leave the curve as 
 }
 
 TEST_CASE("trainer: accumulating over micro-batches gives the gradients of the one batch") {
-  // Half the targets are ignored, and not the same number in each micro-batch.
+  // A quarter of the targets are ignored, and not the same number in each micro-batch.
   const std::vector<std::string> common = {"data.ignore_token=0", "train.batch_tokens=72",
                                            "loss.z_loss_multiplier=1e-3"};
   const auto gradients = [&](std::int64_t micro_batch, StepResult& result) {
