@@ -48,9 +48,10 @@ function(greyhound_configure_target target)
   endif()
 endfunction()
 
-# A library of one layer: greyhound_add_library(core) makes target greyhound_core and its alias greyhound::core.
+# A library of one layer: greyhound_add_library(core) makes target greyhound_core and its alias greyhound::core. The
+# program's own layers are STATIC whatever BUILD_SHARED_LIBS says: they export nothing.
 function(greyhound_add_library name)
-  add_library(greyhound_${name})
+  add_library(greyhound_${name} ${ARGN})
   add_library(greyhound::${name} ALIAS greyhound_${name})
   set_target_properties(greyhound_${name} PROPERTIES EXPORT_NAME ${name})
   greyhound_configure_target(greyhound_${name})

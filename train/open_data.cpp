@@ -3,6 +3,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/find_files.h>
 #include <greyhound/train/loader.h>
+#include <greyhound/train/number_text.h>
 #include <greyhound/train/synthetic_data.h>
 #include <greyhound/train/text_data.h>
 #include <greyhound/train/token_shards.h>
@@ -23,14 +24,6 @@ struct Sources {
   std::int64_t vocab_size = 0;  // the data's own
   std::string description;
 };
-
-std::string with_commas(std::int64_t number) {
-  std::string text = std::to_string(number);
-  for (std::ptrdiff_t i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3) {
-    text.insert(static_cast<std::size_t>(i), ",");
-  }
-  return text;
-}
 
 // All files of a split are of one kind.
 bool are_token_shards(const char* key, const std::vector<std::string>& paths) {
