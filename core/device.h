@@ -23,9 +23,7 @@ struct Device {
 };
 
 // "cpu" or "cuda:1".
-inline std::string to_string(Device device) {
-  return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index);
-}
+inline std::string to_string(Device device) { return device.is_cpu() ? "cpu" : "cuda:" + std::to_string(device.index); }
 
 // How many CUDA devices can be used now: 0 without a CUDA build, a driver or a GPU. Never throws.
 GREYHOUND_API int cuda_device_count();

@@ -22,8 +22,8 @@ GREYHOUND_API void deallocate(Device device, void* pointer) noexcept;
 GREYHOUND_API std::int64_t available_memory(Device device);
 
 // Enqueues a copy of `bytes` between any two devices (one of them the context's, or both the CPU).
-GREYHOUND_API void copy_bytes(const Context& context, void* to, Device to_device, const void* from,
-                              Device from_device, std::size_t bytes);
+GREYHOUND_API void copy_bytes(const Context& context, void* to, Device to_device, const void* from, Device from_device,
+                              std::size_t bytes);
 
 // Enqueues filling with a byte value.
 GREYHOUND_API void fill_bytes(const Context& context, void* to, int value, std::size_t bytes);

@@ -54,13 +54,15 @@ GREYHOUND_API void attention_decode(const Context& context, const AttentionDecod
 namespace cpu {
 void attention_forward(const Context&, const AttentionForward&, Workspace&);
 void attention_backward(const Context&, const AttentionBackward&, Workspace&);
-std::size_t attention_workspace_bytes(const Context&, DType, std::int64_t batch, std::int64_t tokens, std::int64_t channels, std::int64_t heads);
+std::size_t attention_workspace_bytes(const Context&, DType, std::int64_t batch, std::int64_t tokens,
+                                      std::int64_t channels, std::int64_t heads);
 void attention_decode(const Context&, const AttentionDecode&, Workspace&);
 }  // namespace cpu
 namespace cuda {
 void attention_forward(const Context&, const AttentionForward&, Workspace&);
 void attention_backward(const Context&, const AttentionBackward&, Workspace&);
-std::size_t attention_workspace_bytes(const Context&, DType, std::int64_t batch, std::int64_t tokens, std::int64_t channels, std::int64_t heads);
+std::size_t attention_workspace_bytes(const Context&, DType, std::int64_t batch, std::int64_t tokens,
+                                      std::int64_t channels, std::int64_t heads);
 void attention_decode(const Context&, const AttentionDecode&, Workspace&);
 }  // namespace cuda
 

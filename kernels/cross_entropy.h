@@ -31,11 +31,11 @@ struct Targets {
 struct CrossEntropyRows {
   ConstTensor logits;  // [N, P] with P >= V columns; fp32, bf16, fp16; any row stride
   Targets targets;
-  Tensor grad;         // [N, P] in logits' dtype; optional (forward only); may be the logits' memory
+  Tensor grad;  // [N, P] in logits' dtype; optional (forward only); may be the logits' memory
 
   // Row results for sum_rows, fp32 [N], always given: w ce and w lse^2; and w itself where weights are used.
   Tensor row_ce, row_z;
-  Tensor row_weight;   // optional
+  Tensor row_weight;  // optional
 
   // What the caller asked to keep of each row, [N]; each optional; written for every row.
   Tensor loss, lse, target_logprob, entropy;  // fp32

@@ -38,12 +38,14 @@ GREYHOUND_API std::size_t embedding_backward_workspace_bytes(const Context& cont
 namespace cpu {
 void embedding_forward(const Context&, const EmbeddingForward&);
 void embedding_backward(const Context&, const EmbeddingBackward&, Workspace&);
-std::size_t embedding_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t vocab, std::int64_t channels);
+std::size_t embedding_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t vocab,
+                                               std::int64_t channels);
 }  // namespace cpu
 namespace cuda {
 void embedding_forward(const Context&, const EmbeddingForward&);
 void embedding_backward(const Context&, const EmbeddingBackward&, Workspace&);
-std::size_t embedding_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t vocab, std::int64_t channels);
+std::size_t embedding_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t vocab,
+                                               std::int64_t channels);
 }  // namespace cuda
 
 }  // namespace greyhound

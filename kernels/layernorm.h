@@ -21,14 +21,14 @@ GREYHOUND_API void layernorm_forward(const Context& context, const LayerNormForw
 // grad_input (+)= d loss / d input; grad_weight (+)= sum over rows of grad_out * xhat; grad_bias (+)= sum over
 // rows of grad_out. Sums over rows are made in a fixed order.
 struct LayerNormBackward {
-  ConstTensor grad_out;        // [rows, C], fp32 or bf16
-  ConstTensor input;           // [rows, C], as in forward
-  ConstTensor weight;          // [C]
-  ConstTensor mean, rstd;      // [rows] fp32
-  Tensor grad_input;           // [rows, C]; must not alias grad_out unless accumulate_input is false
+  ConstTensor grad_out;    // [rows, C], fp32 or bf16
+  ConstTensor input;       // [rows, C], as in forward
+  ConstTensor weight;      // [C]
+  ConstTensor mean, rstd;  // [rows] fp32
+  Tensor grad_input;       // [rows, C]; must not alias grad_out unless accumulate_input is false
   bool accumulate_input = false;
-  Tensor grad_weight;          // [C] fp32
-  Tensor grad_bias;            // [C] fp32; optional
+  Tensor grad_weight;  // [C] fp32
+  Tensor grad_bias;    // [C] fp32; optional
   bool accumulate_weight = false;
 };
 GREYHOUND_API void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace);

@@ -22,10 +22,10 @@ struct Matmul {
   bool transpose_b = false;
   float alpha = 1;
   float beta = 0;
-  ConstTensor bias;             // [N] in a's dtype or fp32, added to every row; optional
+  ConstTensor bias;  // [N] in a's dtype or fp32, added to every row; optional
   Activation activation = Activation::none;
-  Tensor pre_activation;        // [M, N] in out's dtype: the value before the activation; optional
-  ConstTensor alpha_factor;     // [1] fp32 on the device, read when the product runs: multiplies alpha; optional
+  Tensor pre_activation;     // [M, N] in out's dtype: the value before the activation; optional
+  ConstTensor alpha_factor;  // [1] fp32 on the device, read when the product runs: multiplies alpha; optional
 };
 
 GREYHOUND_API void matmul(const Context& context, const Matmul& args, Workspace& workspace);

@@ -7,7 +7,8 @@
 namespace greyhound {
 
 // data = data * scalar, rounded once. Nothing is read or written where the scalar is exactly 1, which the
-// device itself sees: the host never waits for the value. A scalar of 0 gives exact zeros also where data is not finite.
+// device itself sees: the host never waits for the value. A scalar of 0 gives exact zeros also where data is not
+// finite.
 struct Scale {
   Tensor data;         // [rows, columns] fp32, bf16 or fp16; any row stride
   ConstTensor scalar;  // [1] fp32

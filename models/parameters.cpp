@@ -47,12 +47,8 @@ void fill(const Context& context, const Parameter& parameter, float* values, std
     case Init::normal:
       fill_normal(context, values, count, Philox{mix_key(seed, hash(parameter.name))}, parameter.init_std);
       return;
-    case Init::zeros:
-      std::fill_n(values, count, 0.0f);
-      return;
-    case Init::ones:
-      std::fill_n(values, count, 1.0f);
-      return;
+    case Init::zeros: std::fill_n(values, count, 0.0f); return;
+    case Init::ones: std::fill_n(values, count, 1.0f); return;
   }
 }
 

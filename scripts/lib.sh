@@ -7,6 +7,9 @@ cd "$root"
 # idle one it gains nothing. libgomp reads this before a program's first line, so the program cannot set it.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
+# The builds of different presets share what they have in common: ccache sees paths relative to the build folder.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=true
+
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }

@@ -29,14 +29,10 @@ std::string join(const std::vector<std::string>& words) {
 std::string expected(const ConfigKey& key) {
   if (!key.choices.empty()) return "one of " + join(key.choices);
   switch (key.default_value.index()) {
-    case 0:
-      return "a whole number";
-    case 1:
-      return "a number";
-    case 2:
-      return "true or false";
-    default:
-      return "text";
+    case 0: return "a whole number";
+    case 1: return "a number";
+    case 2: return "true or false";
+    default: return "text";
   }
 }
 

@@ -49,12 +49,9 @@ std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::s
   std::vector<std::int32_t> tokens = tokenizer.encode(text);
   if (!tokens.empty()) return tokens;
   switch (tokenizer.kind()) {
-    case TokenizerKind::byte:
-      return {'\n'};
-    case TokenizerKind::character:
-      return {std::max(0, tokenizer.token_of(U'\n'))};
-    case TokenizerKind::ids:
-      break;
+    case TokenizerKind::byte: return {'\n'};
+    case TokenizerKind::character: return {std::max(0, tokenizer.token_of(U'\n'))};
+    case TokenizerKind::ids: break;
   }
   return {tokenizer.vocab_size() == gpt2_end_of_text + 1 ? gpt2_end_of_text : 0};
 }

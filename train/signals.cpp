@@ -33,12 +33,9 @@ bool StopRequest::requested() const { return received != 0; }
 
 std::string StopRequest::signal_name() const {
   switch (received) {
-    case 0:
-      return "";
-    case SIGINT:
-      return "Ctrl-C";
-    default:
-      return "SIGTERM";
+    case 0: return "";
+    case SIGINT: return "Ctrl-C";
+    default: return "SIGTERM";
   }
 }
 

@@ -146,15 +146,9 @@ std::string Tokenizer::piece(std::int32_t token) const {
   std::string text;
   if (token >= vocab_size_ && kind_ != TokenizerKind::ids) return "\uFFFD";  // of a model with more rows than symbols
   switch (kind_) {
-    case TokenizerKind::byte:
-      text = static_cast<char>(token);
-      break;
-    case TokenizerKind::character:
-      append_utf8(text, symbols_[static_cast<std::size_t>(token)]);
-      break;
-    case TokenizerKind::ids:
-      text = std::to_string(token) + " ";
-      break;
+    case TokenizerKind::byte: text = static_cast<char>(token); break;
+    case TokenizerKind::character: append_utf8(text, symbols_[static_cast<std::size_t>(token)]); break;
+    case TokenizerKind::ids: text = std::to_string(token) + " "; break;
   }
   return text;
 }

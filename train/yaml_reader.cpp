@@ -23,14 +23,10 @@ std::vector<YAML::Node> load_documents(const std::string& text, const std::strin
 
 const char* kind_of(const YAML::Node& node) {
   switch (node.Type()) {
-    case YAML::NodeType::Sequence:
-      return "a list";
-    case YAML::NodeType::Map:
-      return "a section";
-    case YAML::NodeType::Scalar:
-      return "a value";
-    default:
-      return "nothing";
+    case YAML::NodeType::Sequence: return "a list";
+    case YAML::NodeType::Map: return "a section";
+    case YAML::NodeType::Scalar: return "a value";
+    default: return "nothing";
   }
 }
 

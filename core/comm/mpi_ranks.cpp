@@ -24,16 +24,11 @@ void check(int status, const char* what) {
 template <class Function>
 void dispatch_reducible(DType dtype, Function&& function) {
   switch (dtype) {
-    case DType::fp32:
-      return function(TypeTag<float>{});
-    case DType::fp64:
-      return function(TypeTag<double>{});
-    case DType::int32:
-      return function(TypeTag<std::int32_t>{});
-    case DType::int64:
-      return function(TypeTag<std::int64_t>{});
-    default:
-      throw_usage("reduction over ranks: expected fp32, fp64, int32 or int64, got ", name_of(dtype));
+    case DType::fp32: return function(TypeTag<float>{});
+    case DType::fp64: return function(TypeTag<double>{});
+    case DType::int32: return function(TypeTag<std::int32_t>{});
+    case DType::int64: return function(TypeTag<std::int64_t>{});
+    default: throw_usage("reduction over ranks: expected fp32, fp64, int32 or int64, got ", name_of(dtype));
   }
 }
 

@@ -7,7 +7,8 @@
 namespace greyhound {
 
 [[noreturn]] inline void throw_no_cuda(const char* operation) {
-  throw_usage(operation, ": this build has no CUDA implementation of it; run it on the CPU, or build with "
+  throw_usage(operation,
+              ": this build has no CUDA implementation of it; run it on the CPU, or build with "
               "-DGREYHOUND_CUDA=ON where that offers one");
 }
 
