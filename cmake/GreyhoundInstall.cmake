@@ -13,13 +13,15 @@ install(TARGETS ${libraries} EXPORT greyhoundTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
-# Public headers stand beside their sources; internal ones say so in their first lines.
-set(internal_headers core/cuda_runtime.h kernels/backend.h)
+# Public headers stand beside their sources; a header for the library's own use says "Internal" in its first lines.
 foreach(layer IN ITEMS core kernels loss)
-  file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/${layer}/*.h ${PROJECT_SOURCE_DIR}/${layer}/*.cuh)
-  list(REMOVE_ITEM headers ${internal_headers})
-  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/${layer})
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${layer}/*.h ${PROJECT_SOURCE_DIR}/${layer}/*.cuh)
+  foreach(header IN LISTS headers)
+    file(READ ${header} beginning LIMIT 600)
+    if(NOT beginning MATCHES "Internal")
+      install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/${layer})
+    endif()
+  endforeach()
 endforeach()
 install(FILES ${GREYHOUND_GENERATED_DIR}/greyhound/core/version.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/core)

@@ -1,0 +1,107 @@
+# cmake -DKIND=static|shared|subdirectory ... -P import.cmake: another project imports Greyhound.
+#   static        this build, installed and moved; find_package and pkg-config; the programs of the documentation
+#   shared        the loss module alone as shared libraries, installed and moved
+#   subdirectory  the source tree by add_subdirectory
+
+cmake_minimum_required(VERSION 3.25)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " line)
+    message(FATAL_ERROR "${line}\nended with ${status}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK_DIR})
+file(MAKE_DIRECTORY ${WORK_DIR})
+set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
+  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+
+if(KIND STREQUAL "subdirectory")
+  run(${configure} -S ${SOURCE_DIR}/tests/package/subdirectory -B ${WORK_DIR}/build -DGREYHOUND_SOURCE_DIR=${SOURCE_DIR}
+    -DGREYHOUND_CUDA=OFF)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
+  run(${WORK_DIR}/build/minimal_cpu)
+  message(STATUS "${output}")
+  return()
+endif()
+
+# Install, and move what was installed.
+if(KIND STREQUAL "shared")
+  run(${configure} -S ${SOURCE_DIR} -B ${WORK_DIR}/library -DBUILD_SHARED_LIBS=ON -DGREYHOUND_BUILD_TRAINER=OFF
+    -DGREYHOUND_BUILD_TESTS=OFF -DGREYHOUND_CUDA=OFF -DGREYHOUND_MPI=OFF)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/library)
+  set(BUILD_DIR ${WORK_DIR}/library)
+endif()
+run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/installed)
+set(prefix ${WORK_DIR}/moved/away)
+file(MAKE_DIRECTORY ${WORK_DIR}/moved)
+file(RENAME ${WORK_DIR}/installed ${prefix})
+
+# No path of the build, the source or the first prefix may remain in what CMake and pkg-config read.
+file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.pc ${prefix}/*.h)
+if(NOT texts)
+  message(FATAL_ERROR "nothing was installed")
+endif()
+foreach(text IN LISTS texts)
+  file(READ ${text} content)
+  foreach(path IN ITEMS ${BUILD_DIR} ${SOURCE_DIR} ${WORK_DIR}/installed)
+    string(FIND "${content}" "${path}" found)
+    if(NOT found EQUAL -1)
+      message(FATAL_ERROR "${text} holds the path ${path}")
+    endif()
+  endforeach()
+endforeach()
+
+run(${configure} -S ${SOURCE_DIR}/examples -B ${WORK_DIR}/examples -DCMAKE_PREFIX_PATH=${prefix})
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/examples)
+foreach(example IN ITEMS minimal_cpu custom_loss logprobs)
+  run(${WORK_DIR}/examples/${example})
+  message(STATUS "${example}: ${output}")
+endforeach()
+
+# The importer keeps its own flags, and sees none of the trainer's headers.
+file(READ ${WORK_DIR}/examples/compile_commands.json commands)
+foreach(flag IN ITEMS -fopenmp -march -Wall -Wextra -O3 -O2 -ffast-math -fno-math-errno spdlog yaml-cpp fvisibility)
+  string(FIND "${commands}" "${flag}" found)
+  if(NOT found EQUAL -1)
+    message(FATAL_ERROR "the importer is compiled with ${flag}:\n${commands}")
+  endif()
+endforeach()
+
+# Every complete program of the documentation compiles, runs, and prints what its page says.
+if(KIND STREQUAL "static")
+  include(${SOURCE_DIR}/tests/package/docs/programs.cmake)
+  file(GLOB pages RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/docs/loss.md ${SOURCE_DIR}/docs/import.md
+    ${SOURCE_DIR}/docs/operations/*.md)
+  extract_programs(${SOURCE_DIR} ${WORK_DIR}/docs programs "${pages}")
+  list(LENGTH programs count)
+  if(count LESS 9)
+    message(FATAL_ERROR "only ${count} complete programs in ${pages}; expected 9, one per operation and two")
+  endif()
+  run(${configure} -S ${SOURCE_DIR}/tests/package/docs -B ${WORK_DIR}/docs/build -DCMAKE_PREFIX_PATH=${prefix}
+    -DPROGRAMS=${WORK_DIR}/docs)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/docs/build)
+  foreach(program IN LISTS programs)
+    check_program(${WORK_DIR}/docs ${program})
+  endforeach()
+endif()
+
+# The one line of a project that is built with make.
+find_program(pkg_config pkg-config)
+if(NOT pkg_config)
+  message(STATUS "skipped: no pkg-config")
+  return()
+endif()
+file(GLOB_RECURSE pc ${prefix}/*/greyhound.pc)
+cmake_path(GET pc PARENT_PATH pc_folder)
+set(ENV{PKG_CONFIG_PATH} ${pc_folder})
+run(${pkg_config} --cflags --libs greyhound)
+separate_arguments(flags UNIX_COMMAND "${output}")
+run(${CXX} -std=c++17 ${SOURCE_DIR}/examples/minimal_cpu.cpp -o ${WORK_DIR}/with_pkg_config ${flags})
+cmake_path(GET pc_folder PARENT_PATH library_folder)
+set(ENV{LD_LIBRARY_PATH} ${library_folder})
+run(${WORK_DIR}/with_pkg_config)
+message(STATUS "with pkg-config: ${output}")
