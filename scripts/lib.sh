@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # The builds of different presets share what they have in common: ccache sees paths relative to the build folder.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=true
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\033[1m==> %s\033[0m\n' "$*"; else printf '==> %s\n' "$*"; fi; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -58,7 +58,7 @@ ensure_packages() {
       return 0
     else
       printf 'These packages are missing and installing them needs root. Run as root, then start again:\n' >&2
-      printf '  apt-get update && apt-get install -y %s\n' "${missing[*]%\?}" >&2
+      printf '  apt-get update && apt-get install -y --no-install-recommends %s\n' "${missing[*]%\?}" >&2
       exit 1
     fi
   fi
@@ -85,20 +85,31 @@ find_nvcc() {
 # Does a GPU answer, and is the toolkit here to build for it?
 gpu_answers() { have nvidia-smi && nvidia-smi -L 2>/dev/null | grep -q GPU && [ -n "$(find_nvcc)" ]; }
 
-# build PRESET [cmake -D...]: configures and builds in build/PRESET; shows the log only when something fails, and the
-# summary of what was found the first time.
+# Ninja's [n/m] on one line of a terminal; nothing elsewhere.
+progress() {
+  local line
+  [ -t 1 ] || exec cat >/dev/null
+  while IFS= read -r line; do
+    [[ ! $line =~ ^\[[0-9]+/[0-9]+\] ]] || printf '\r%s ' "${BASH_REMATCH[0]}"
+  done
+  printf '\r%20s\r' ''
+}
+
+# build PRESET TARGET [cmake -D...]: configures and builds in build/PRESET. Shows how far it is on a terminal, the log only
+# when something fails, and the first time the summary of what was found.
 build() {
-  local preset=$1 log="build/$1.log" first=0
-  shift
+  local preset=$1 target=$2 log="build/$1.log" first=0
+  shift 2
   [ -f "build/$preset/build.ninja" ] || first=1
   mkdir -p build
-  say "Building ($preset)"
+  say "Building ($preset); log: $log$([ $first = 0 ] || echo '; a few minutes the first time')"
   if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
-    tail -n 40 "$log" >&2
+    grep -A 12 'CMake Error' "$log" >&2 || tail -n 40 "$log" >&2
     fail "configuring failed; the whole log is $log"
   fi
   [ $first = 0 ] || sed -n '/^-- Greyhound/,/^-- $/s/^-- //p' "$log"
-  if ! cmake --build --preset "$preset" --parallel "$(nproc)" >>"$log" 2>&1; then
+  # pipefail: the pipeline fails when the build does.
+  if ! cmake --build --preset "$preset" --parallel "$(nproc)" --target "$target" 2>&1 | tee -a "$log" | progress; then
     grep -E -A 8 'error:|FAILED' "$log" | head -n 60 >&2
     fail "the build failed; the whole log is $log"
   fi
