@@ -32,49 +32,43 @@ provided() {
   esac
 }
 
-# ensure_packages NAME...: installs what is missing; uses sudo when not root; without either prints the line to run.
+# ensure_packages NAME...: installs what is missing; uses sudo when not root; without either prints the line to run. What is
+# optional is asked for beside it, and done without where it cannot be had.
 ensure_packages() {
+  local missing=() optional=() name sudo=()
   if ! have apt-get || ! have dpkg-query; then
     say "No apt-get here: these must be installed already: $*"
     return
   fi
-  local missing=() name
   for name in "$@"; do
     installed "$name" || provided "$name" || missing+=("$name")
   done
   for name in "${optional_packages[@]}"; do
-    installed "$name" || missing+=("$name?")
+    installed "$name" || optional+=("$name")
   done
-  [ ${#missing[@]} -gt 0 ] || return 0
-  local only_optional=1
-  for name in "${missing[@]}"; do [[ $name == *\? ]] || only_optional=0; done
+  [ $((${#missing[@]} + ${#optional[@]})) -gt 0 ] || return 0
 
-  local sudo=()
   if [ "$(id -u)" != 0 ]; then
     if have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
       sudo=(sudo)
-    elif [ $only_optional = 1 ]; then
-      say "Going on without ${missing[*]%\?} (faster matrix products on the CPU): needs root to install"
-      return 0
+    elif [ ${#missing[@]} = 0 ]; then
+      say "Going on without ${optional[*]} (faster matrix products on the CPU): installing needs root"
+      return
     else
       printf 'These packages are missing and installing them needs root. Run as root, then start again:\n' >&2
-      printf '  apt-get update && apt-get install -y --no-install-recommends %s\n' "${missing[*]%\?}" >&2
+      printf '  apt-get update && apt-get install -y --no-install-recommends %s\n' "${missing[*]} ${optional[*]}" >&2
       exit 1
     fi
   fi
-  say "Installing from the distribution: ${missing[*]%\?}"
-  "${sudo[@]}" apt-get update -qq || say "apt-get update failed; trying with the package lists that are here"
-  local wanted=()
-  for name in "${missing[@]}"; do
-    if [[ $name == *\? ]] && ! apt-cache show "${name%\?}" >/dev/null 2>&1; then
-      say "${name%\?} is not offered for this machine; going on without it"
-    else
-      wanted+=("${name%\?}")
-    fi
+  say "Installing from the distribution, a minute or two: ${missing[*]} ${optional[*]}"
+  local install=(${sudo[@]+"${sudo[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends)
+  ${sudo[@]+"${sudo[@]}"} apt-get update -qq || say "apt-get update failed; trying with the package lists that are here"
+  if [ ${#missing[@]} -gt 0 ]; then
+    "${install[@]}" "${missing[@]}" >/dev/null || fail "apt-get install failed; the packages are: ${missing[*]}"
+  fi
+  for name in ${optional[@]+"${optional[@]}"}; do
+    "${install[@]}" "$name" >/dev/null 2>&1 || say "$name cannot be had here: matrix products on the CPU will be slower"
   done
-  [ ${#wanted[@]} -gt 0 ] || return 0
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null ||
-    fail "apt-get install failed; the packages are: ${wanted[*]}"
 }
 
 find_nvcc() {
