@@ -6,8 +6,9 @@ namespace greyhound {
 
 void copy_valid_rows(const Context& context, const CopyValidRows& args) {
   require_tensor(args.to, "copy_valid_rows: to", args.from.dtype, args.from.shape);
-  require(args.targets.index.elements() == args.from.rows(), "copy_valid_rows: ", args.targets.index.elements(),
-          " targets for ", args.from.rows(), " rows");
+  const Shape& index = args.targets.index.shape;
+  require((index.rank() == 1 || index.rank() == 2) && index[0] == args.from.rows(), "copy_valid_rows: targets ",
+          to_string(index), " for ", args.from.rows(), " rows");
   require_device(context, args.from, "copy_valid_rows: from");
   require_device(context, args.to, "copy_valid_rows: to");
   run_on_device(
@@ -20,6 +21,16 @@ void normalize_upstream(const Context& context, const NormalizeUpstream& args) {
   require_device(context, args.alpha, "alpha");
   run_on_device(
       context, [&] { cpu::normalize_upstream(context, args); }, [&] { cuda::normalize_upstream(context, args); });
+}
+
+void normalize_grad_out(const Context& context, const NormalizeGradOut& args) {
+  require_tensor(args.grad_out, "grad_out", args.grad_out.dtype, args.targets.index.shape);
+  require_tensor(args.grad_scale, "grad_scale", DType::fp32, Shape{1});
+  require_tensor(args.alpha, "alpha", DType::fp32, Shape{1});
+  require_device(context, args.grad_out, "grad_out");
+  require_device(context, args.alpha, "alpha");
+  run_on_device(
+      context, [&] { cpu::normalize_grad_out(context, args); }, [&] { cuda::normalize_grad_out(context, args); });
 }
 
 void tile_column_sum(const Context& context, const TileColumnSum& args) {

@@ -10,7 +10,7 @@ namespace greyhound {
 // too), the product dlogits^T x inputs cannot see it. [N, D] in one dtype (fp32, bf16, fp16); any row strides.
 struct CopyValidRows {
   ConstTensor from;
-  Targets targets;
+  Targets targets;  // index [N], or [N, K]: a row counts where any of its K is valid
   Tensor to;
 };
 GREYHOUND_API void copy_valid_rows(const Context& context, const CopyValidRows& args);
@@ -30,6 +30,19 @@ struct NormalizeUpstream {
 };
 GREYHOUND_API void normalize_upstream(const Context& context, const NormalizeUpstream& args);
 
+// The same for selective log-softmax, whose factors are grad_out. G = the largest sum_k |grad_out_ik| over the valid
+// indices of a row:
+//   grad_scale = fp16_tile_scale / (G logit_scale)   for selective_log_softmax_backward_rows
+//   alpha      = G logit_scale / fp16_tile_scale     what the tile has to be multiplied with; both 0 where G is 0
+struct NormalizeGradOut {
+  Targets targets;       // index [N] or [N, K]
+  ConstTensor grad_out;  // index's shape
+  float logit_scale = 1;
+  Tensor grad_scale;  // [1] fp32
+  Tensor alpha;       // [1] fp32
+};
+GREYHOUND_API void normalize_grad_out(const Context& context, const NormalizeGradOut& args);
+
 // |dz| is at most 1, or k with a z-loss: 1024 leaves a factor of 63 below fp16's largest number, and a
 // probability of 6e-8 above its smallest normal one.
 inline constexpr float fp16_tile_scale = 1024;
@@ -47,11 +60,13 @@ GREYHOUND_API void tile_column_sum(const Context& context, const TileColumnSum& 
 namespace cpu {
 void copy_valid_rows(const Context&, const CopyValidRows&);
 void normalize_upstream(const Context&, const NormalizeUpstream&);
+void normalize_grad_out(const Context&, const NormalizeGradOut&);
 void tile_column_sum(const Context&, const TileColumnSum&);
 }  // namespace cpu
 namespace cuda {
 void copy_valid_rows(const Context&, const CopyValidRows&);
 void normalize_upstream(const Context&, const NormalizeUpstream&);
+void normalize_grad_out(const Context&, const NormalizeGradOut&);
 void tile_column_sum(const Context&, const TileColumnSum&);
 }  // namespace cuda
 

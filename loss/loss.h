@@ -2,6 +2,8 @@
 #pragma once
 
 #include <greyhound/loss/chunked_linear_cross_entropy.h>
+#include <greyhound/loss/chunked_linear_loss.h>
+#include <greyhound/loss/chunked_linear_selective_log_softmax.h>
 #include <greyhound/loss/cross_entropy.h>
 #include <greyhound/loss/options.h>
 #include <greyhound/loss/plan.h>

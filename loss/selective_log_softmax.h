@@ -24,4 +24,13 @@ GREYHOUND_API void selective_log_softmax(const Context& context, const ConstTens
                                          const Tensor& out, const SelectiveLogSoftmaxOptions& options = {},
                                          const Tensor& lse = {});
 
+// Gradient of sum(grad_out * out), out as above: grad_logits[..., j] = sum_k grad_out[..., k] ([j = index[..., k]] -
+// p_j), and through softcap and logit_scale. grad_out has the index's shape, fp32 or the logits' dtype; lse [...] fp32
+// as written by the forward. grad_logits [..., V] in the logits' dtype may be the logits themselves; padded columns get
+// 0. An index that is ignored or out of range adds nothing; a row without a valid one is not read and gets zeros.
+GREYHOUND_API void selective_log_softmax_backward(const Context& context, const ConstTensor& grad_out,
+                                                  const ConstTensor& index, const ConstTensor& logits,
+                                                  const ConstTensor& lse, const Tensor& grad_logits,
+                                                  const SelectiveLogSoftmaxOptions& options = {});
+
 }  // namespace greyhound::loss

@@ -1,5 +1,6 @@
 #include <greyhound/kernels/linear_loss.h>
 
+#include <greyhound/kernels/cpu/class_indices.h>
 #include <greyhound/kernels/cpu/row_values.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 namespace greyhound::cpu {
 
 void copy_valid_rows(const Context& context, const CopyValidRows& args) {
+  const ClassIndices indices(args.targets.index, args.targets.vocab, args.targets.ignore_index);
   const std::int64_t rows = args.from.rows();
   const std::size_t element = size_of(args.from.dtype);
   const std::size_t row_bytes = static_cast<std::size_t>(args.from.columns()) * element;
@@ -17,7 +19,7 @@ void copy_valid_rows(const Context& context, const CopyValidRows& args) {
 #pragma omp parallel for num_threads(context.threads()) schedule(static)
   for (std::int64_t row = 0; row < rows; ++row) {
     char* out = to + static_cast<std::size_t>(row * args.to.row_stride) * element;
-    if (is_valid(args.targets, target_at(args.targets.index, row))) {
+    if (indices.any_valid(row)) {
       std::memcpy(out, from + static_cast<std::size_t>(row * args.from.row_stride) * element, row_bytes);
     } else {
       std::memset(out, 0, row_bytes);
@@ -44,6 +46,24 @@ void normalize_upstream(const Context&, const NormalizeUpstream& args) {
     row_upstream[row] = zero ? 0.0f : static_cast<float>(row_value_at(args.upstream, row) / scale);
   }
   *static_cast<float*>(args.alpha.data) = zero ? 0.0f : static_cast<float>(scale / denominator);
+}
+
+void normalize_grad_out(const Context&, const NormalizeGradOut& args) {
+  const ClassIndices indices(args.targets.index, args.targets.vocab, args.targets.ignore_index);
+  double largest = 0;
+  dispatch(args.grad_out.dtype, "normalize_grad_out: grad_out", [&](auto tag) {
+    using G = typename decltype(tag)::type;
+    for (std::int64_t row = 0; row < args.grad_out.shape[0]; ++row) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < indices.per_row; ++k) {
+        if (indices.valid(indices.at(row, k))) sum += std::fabs(value_beside<G>(args.grad_out, row, k));
+      }
+      largest = std::max(largest, sum);
+    }
+  });
+  const double scale = largest * args.logit_scale / fp16_tile_scale;
+  *static_cast<float*>(args.grad_scale.data) = largest == 0 ? 0.0f : static_cast<float>(1 / scale);
+  *static_cast<float*>(args.alpha.data) = static_cast<float>(scale);
 }
 
 void tile_column_sum(const Context& context, const TileColumnSum& args) {

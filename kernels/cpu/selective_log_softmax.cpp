@@ -1,32 +1,11 @@
 #include <greyhound/kernels/selective_log_softmax.h>
 
+#include <greyhound/kernels/cpu/class_indices.h>
 #include <greyhound/kernels/cpu/logit_row.h>
 
 namespace greyhound::cpu {
 
 namespace {
-
-// The indices as [N, K] at full width, whatever their dtype.
-struct Indices {
-  explicit Indices(const SelectiveLogSoftmax& args)
-      : index(args.index),
-        per_row(args.index.shape.rank() == 2 ? args.index.columns() : 1),
-        vocab(args.vocab),
-        ignore_index(args.ignore_index) {}
-
-  std::int64_t at(std::int64_t row, std::int64_t k) const {
-    const std::int64_t element = index.shape.rank() == 2 ? row * index.row_stride + k : row;
-    return index.dtype == DType::int64 ? static_cast<const std::int64_t*>(index.data)[element]
-                                       : static_cast<const std::int32_t*>(index.data)[element];
-  }
-  bool ignored(std::int64_t value) const { return value == ignore_index; }
-  bool valid(std::int64_t value) const { return !ignored(value) && value >= 0 && value < vocab; }
-
-  ConstTensor index;
-  std::int64_t per_row;
-  std::int64_t vocab;
-  std::int64_t ignore_index;
-};
 
 template <class T>
 float logit_at(const T* logits, std::int64_t column, const LogitTransform& transform) {
@@ -38,13 +17,12 @@ float logit_at(const T* logits, std::int64_t column, const LogitTransform& trans
 }
 
 template <class T, class Out>
-void one_row(const SelectiveLogSoftmax& args, const Indices& indices, std::int64_t row) {
+void one_row(const SelectiveLogSoftmax& args, const ClassIndices& indices, std::int64_t row) {
   const LogitTransform transform{args.logit_scale, args.softcap};
   const T* logits = static_cast<const T*>(args.logits.data) + row * args.logits.row_stride;
   Out* out = static_cast<Out*>(args.out.data) + row * (args.out.shape.rank() == 2 ? args.out.row_stride : 1);
 
-  bool any_valid = false;
-  for (std::int64_t k = 0; k < indices.per_row; ++k) any_valid |= indices.valid(indices.at(row, k));
+  const bool any_valid = indices.any_valid(row);
   RowStatistics stats;
   double log_sum = 0, lse = 0;
   if (any_valid) {
@@ -64,23 +42,10 @@ void one_row(const SelectiveLogSoftmax& args, const Indices& indices, std::int64
   if (args.lse) static_cast<float*>(args.lse.data)[row] = static_cast<float>(lse);
 }
 
-void record_errors(const Indices& indices, std::int64_t rows, ErrorWord& errors) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t k = 0; k < indices.per_row; ++k) {
-      const std::int64_t index = indices.at(row, k);
-      if (indices.ignored(index) || indices.valid(index)) continue;
-      if (errors.count++ == 0) {
-        errors.first_row = row;
-        errors.value = index;
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftmax& args) {
-  const Indices indices(args);
+  const ClassIndices indices(args.index, args.vocab, args.ignore_index);
   const std::int64_t rows = args.logits.rows();
   dispatch(args.logits.dtype, "selective_log_softmax: logits", [&](auto logits_tag) {
     dispatch(args.out.dtype, "selective_log_softmax: out", [&](auto out_tag) {
@@ -90,7 +55,22 @@ void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftma
       for (std::int64_t row = 0; row < rows; ++row) one_row<T, Out>(args, indices, row);
     });
   });
-  if (args.errors != nullptr) record_errors(indices, rows, *args.errors);
+  if (args.errors != nullptr) cpu::check_indices(context, {args.index, args.vocab, args.ignore_index, args.errors});
+}
+
+void check_indices(const Context&, const CheckIndices& args) {
+  const ClassIndices indices(args.index, args.vocab, args.ignore_index);
+  ErrorWord& errors = *args.errors;
+  for (std::int64_t row = 0; row < args.index.shape[0]; ++row) {
+    for (std::int64_t k = 0; k < indices.per_row; ++k) {
+      const std::int64_t index = indices.at(row, k);
+      if (indices.ignored(index) || indices.valid(index)) continue;
+      if (errors.count++ == 0) {
+        errors.first_row = row;
+        errors.value = index;
+      }
+    }
+  }
 }
 
 }  // namespace greyhound::cpu

@@ -29,12 +29,9 @@ using Preference = Owned<cublasLtMatmulPreference_t>;
 
 cudaDataType_t cuda_type(std::int64_t dtype) {
   switch (static_cast<DType>(dtype)) {
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::fp16:
-      return CUDA_R_16F;
-    default:
-      return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::fp16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
   }
 }
 

@@ -3,8 +3,7 @@
 #include <greyhound/core/cuda/device_scope.h>
 #include <greyhound/kernels/cuda/rows.h>
 #include <greyhound/kernels/cuda/block_reduce.cuh>
-#include <greyhound/kernels/cuda/packed.cuh>
-#include <greyhound/kernels/cuda/targets.cuh>
+#include <greyhound/kernels/cuda/class_indices.cuh>
 
 namespace greyhound::cuda {
 
@@ -16,9 +15,9 @@ constexpr int copy_threads = 128;
 template <class T>
 __global__ void __launch_bounds__(copy_threads)
     copy_valid_rows_kernel(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride, int columns,
-                           const TargetArguments targets) {
+                           const IndexArguments indices) {
   const std::int64_t row = blockIdx.x;
-  const bool valid = targets.valid(targets.index[row]);
+  const bool valid = indices.any_valid(row);
   const T* source = from + row * from_stride;
   T* target = to + row * to_stride;
   const bool aligned = is_packed_aligned(source), target_aligned = is_packed_aligned(target);
@@ -60,6 +59,27 @@ __global__ void __launch_bounds__(normalize_threads) normalize_upstream_kernel(c
   if (threadIdx.x == 0) *args.alpha = zero ? 0.0f : static_cast<float>(scale / denominator);
 }
 
+// One block: the largest sum of a row's |grad_out|.
+template <class G>
+__global__ void __launch_bounds__(normalize_threads)
+    normalize_grad_out_kernel(const IndexArguments indices, const ValuesBeside<G> grad_out, float logit_scale,
+                              float* grad_scale, float* alpha) {
+  double largest = 0;
+  for (std::int64_t row = threadIdx.x; row < indices.rows; row += normalize_threads) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < indices.per_row; ++k) {
+      if (indices.valid(indices.at(row, k))) sum += fabsf(grad_out.at(row, k));
+    }
+    largest = fmax(largest, sum);
+  }
+  __shared__ double shared[max_warps];
+  largest = block_reduce(largest, 0.0, shared, [](double& a, double b) { a = fmax(a, b); });
+  if (threadIdx.x != 0) return;
+  const double scale = largest * logit_scale / fp16_tile_scale;
+  *grad_scale = largest == 0 ? 0.0f : static_cast<float>(1 / scale);
+  *alpha = static_cast<float>(scale);
+}
+
 constexpr int sum_threads = 128;
 
 // One thread per column; neighbours read neighbouring columns, rows are added in order.
@@ -87,7 +107,8 @@ void copy_valid_rows(const Context& context, const CopyValidRows& args) {
     using T = typename decltype(tag)::type;
     copy_valid_rows_kernel<T><<<static_cast<unsigned>(rows), copy_threads, 0, stream_of(context.stream())>>>(
         args.from.as<T>(), args.from.row_stride, args.to.as<T>(), args.to.row_stride,
-        static_cast<int>(args.from.columns()), target_arguments(args.targets));
+        static_cast<int>(args.from.columns()),
+        index_arguments(args.targets.index, args.targets.vocab, args.targets.ignore_index));
     check_launch("copy_valid_rows");
   });
 }
@@ -103,6 +124,18 @@ void normalize_upstream(const Context& context, const NormalizeUpstream& args) {
   upstream.alpha = args.alpha.as<float>();
   normalize_upstream_kernel<<<1, normalize_threads, 0, stream_of(context.stream())>>>(upstream);
   check_launch("normalize_upstream");
+}
+
+void normalize_grad_out(const Context& context, const NormalizeGradOut& args) {
+  const DeviceScope device(context);
+  const Targets& targets = args.targets;
+  dispatch(args.grad_out.dtype, "normalize_grad_out: grad_out", [&](auto tag) {
+    using G = typename decltype(tag)::type;
+    normalize_grad_out_kernel<G><<<1, normalize_threads, 0, stream_of(context.stream())>>>(
+        index_arguments(targets.index, targets.vocab, targets.ignore_index), values_beside<G>(args.grad_out),
+        args.logit_scale, args.grad_scale.as<float>(), args.alpha.as<float>());
+    check_launch("normalize_grad_out");
+  });
 }
 
 void tile_column_sum(const Context& context, const TileColumnSum& args) {

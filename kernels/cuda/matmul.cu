@@ -50,14 +50,9 @@ struct Epilogue {
     if (beta != 0) value += beta * widen(target);
     if (bias != nullptr) {
       switch (bias_dtype) {
-        case DType::bf16:
-          value += widen(static_cast<const bf16*>(bias)[column]);
-          break;
-        case DType::fp16:
-          value += widen(static_cast<const fp16*>(bias)[column]);
-          break;
-        default:
-          value += static_cast<const float*>(bias)[column];
+        case DType::bf16: value += widen(static_cast<const bf16*>(bias)[column]); break;
+        case DType::fp16: value += widen(static_cast<const fp16*>(bias)[column]); break;
+        default: value += static_cast<const float*>(bias)[column];
       }
     }
     if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = narrow<Out>(value);

@@ -4,21 +4,12 @@
 #include <greyhound/core/cuda/device_scope.h>
 #include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/rows.h>
+#include <greyhound/kernels/cuda/class_indices.cuh>
 #include <greyhound/kernels/cuda/row_statistics.cuh>
-#include <greyhound/kernels/cuda/targets.cuh>
 
 namespace greyhound::cuda {
 
 namespace {
-
-struct IndexArguments {
-  Indices index;
-  std::int64_t rows, per_row, stride, vocab, ignore_index;
-
-  __device__ std::int64_t at(std::int64_t row, std::int64_t k) const { return index[row * stride + k]; }
-  __device__ bool ignored(std::int64_t index) const { return index == ignore_index; }
-  __device__ bool valid(std::int64_t index) const { return !ignored(index) && index >= 0 && index < vocab; }
-};
 
 struct SelectArguments {
   const void* logits;
@@ -104,8 +95,6 @@ void launch_select(const Context& context, const SelectArguments& args, std::int
 
 void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftmax& args) {
   const std::int64_t rows = args.logits.rows();
-  const bool one_per_row = args.index.shape.rank() == 1;
-  const std::int64_t per_row = one_per_row ? 1 : args.index.columns();
   require_row_sizes(rows, args.logits.columns(), "selective_log_softmax");
   if (rows == 0) return;
   const DeviceScope device(context);
@@ -114,14 +103,9 @@ void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftma
   select.stride = args.logits.row_stride;
   select.vocab = static_cast<int>(args.vocab);
   select.columns = static_cast<int>(args.logits.columns());
-  select.index = {{args.index.data, args.index.dtype == DType::int64},
-                  rows,
-                  per_row,
-                  one_per_row ? 1 : args.index.row_stride,
-                  args.vocab,
-                  args.ignore_index};
+  select.index = index_arguments(args.index, args.vocab, args.ignore_index);
   select.out = args.out.data;
-  select.out_stride = one_per_row ? 1 : args.out.row_stride;
+  select.out_stride = args.out.shape.rank() == 1 ? 1 : args.out.row_stride;
   select.lse = args.lse.as<float>();
   select.squash = {args.logit_scale, args.softcap};
   dispatch(args.logits.dtype, "logits", [&](auto tag) {
@@ -132,10 +116,15 @@ void selective_log_softmax_rows(const Context& context, const SelectiveLogSoftma
       launch_select<T, T>(context, select, rows);
     }
   });
-  if (args.errors != nullptr && per_row > 0) {
-    check_indices_kernel<<<1, check_threads, 0, stream_of(context.stream())>>>(select.index, args.errors);
-    check_launch("selective_log_softmax: check of indices");
-  }
+  if (args.errors != nullptr) cuda::check_indices(context, {args.index, args.vocab, args.ignore_index, args.errors});
+}
+
+void check_indices(const Context& context, const CheckIndices& args) {
+  if (args.index.elements() == 0) return;
+  const DeviceScope device(context);
+  check_indices_kernel<<<1, check_threads, 0, stream_of(context.stream())>>>(
+      index_arguments(args.index, args.vocab, args.ignore_index), args.errors);
+  check_launch("check_indices");
 }
 
 }  // namespace greyhound::cuda

@@ -5,5 +5,6 @@
 namespace greyhound::cuda {
 
 void selective_log_softmax_rows(const Context&, const SelectiveLogSoftmax&) { throw_no_cuda("selective_log_softmax"); }
+void check_indices(const Context&, const CheckIndices&) { throw_no_cuda("check_indices"); }
 
 }  // namespace greyhound::cuda

@@ -83,20 +83,11 @@ class Buffer {
   void set(std::int64_t row, std::int64_t column, double value) {
     void* at = address(row, column);
     switch (dtype_) {
-      case DType::fp32:
-        *static_cast<float*>(at) = static_cast<float>(value);
-        break;
-      case DType::bf16:
-        *static_cast<bf16*>(at) = from_float<bf16>(static_cast<float>(value));
-        break;
-      case DType::fp16:
-        *static_cast<fp16*>(at) = from_float<fp16>(static_cast<float>(value));
-        break;
-      case DType::int32:
-        *static_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value);
-        break;
-      default:
-        throw_usage("test buffer: set ", name_of(dtype_));
+      case DType::fp32: *static_cast<float*>(at) = static_cast<float>(value); break;
+      case DType::bf16: *static_cast<bf16*>(at) = from_float<bf16>(static_cast<float>(value)); break;
+      case DType::fp16: *static_cast<fp16*>(at) = from_float<fp16>(static_cast<float>(value)); break;
+      case DType::int32: *static_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value); break;
+      default: throw_usage("test buffer: set ", name_of(dtype_));
     }
   }
   void set_index(std::int64_t row, std::int64_t column, std::int64_t value) {
@@ -110,16 +101,11 @@ class Buffer {
   double at(std::int64_t row, std::int64_t column) const {
     const void* from = address(row, column);
     switch (dtype_) {
-      case DType::fp32:
-        return *static_cast<const float*>(from);
-      case DType::bf16:
-        return to_float(*static_cast<const bf16*>(from));
-      case DType::fp16:
-        return to_float(*static_cast<const fp16*>(from));
-      case DType::int32:
-        return *static_cast<const std::int32_t*>(from);
-      default:
-        throw_usage("test buffer: at ", name_of(dtype_));
+      case DType::fp32: return *static_cast<const float*>(from);
+      case DType::bf16: return to_float(*static_cast<const bf16*>(from));
+      case DType::fp16: return to_float(*static_cast<const fp16*>(from));
+      case DType::int32: return *static_cast<const std::int32_t*>(from);
+      default: throw_usage("test buffer: at ", name_of(dtype_));
     }
   }
   // Elements in reading order: of a vector, or of a matrix.

@@ -5,12 +5,6 @@ using namespace greyhound::test;
 
 namespace {
 
-loss::PlanOptions chunks_of(std::int64_t rows) {
-  loss::PlanOptions options;
-  options.chunk_rows = rows;
-  return options;
-}
-
 // Replaces the data of a problem by given values.
 LinearData with(const LinearProblem& p, const std::vector<double>& inputs, const std::vector<double>& weight,
                 const std::vector<std::int64_t>& y, const std::vector<double>& bias = {}) {

@@ -14,6 +14,7 @@ struct LinearProblem {
   bool with_bias = false;
   std::uint32_t seed = 1;
   double weight_scale = 1;  // of standard deviation weight_scale / sqrt(hidden)
+  std::int64_t offset = 0;  // elements between an aligned address and each matrix
 
   std::int64_t stored() const { return padded_vocab == 0 ? vocab : padded_vocab; }
   loss::LinearShape shape() const { return {rows, hidden, vocab, dtype, padded_vocab}; }
@@ -24,9 +25,9 @@ struct LinearData {
   Buffer inputs, weight, bias, targets;
 
   explicit LinearData(const LinearProblem& p, std::int64_t ignore_every = 5)
-      : inputs(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 3),
-        weight(p.dtype, Shape{p.stored(), p.hidden}),
-        bias(DType::fp32, Shape{p.stored()}),
+      : inputs(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 3, p.offset),
+        weight(p.dtype, Shape{p.stored(), p.hidden}, 0, p.offset),
+        bias(DType::fp32, Shape{p.stored()}, 0, p.offset),
         targets(DType::int64, Shape{p.rows}) {
     Normal normal(p.seed);
     const double scale = p.weight_scale / std::sqrt(static_cast<double>(p.hidden));
@@ -53,16 +54,17 @@ inline std::vector<double> optional_values(const ConstTensor& array) {
   return array ? std::vector<double>(data, data + array.elements()) : std::vector<double>();
 }
 
+inline reference::Projection projection_of(const LinearProblem& p, const LinearData& data) {
+  reference::Projection problem{p.rows, p.hidden, p.vocab, data.inputs.values(), first_rows(data.weight, p.vocab), {}};
+  if (p.with_bias) problem.bias = data.bias.row(0, p.vocab);
+  return problem;
+}
+
 // The same call in fp64, of the values that the buffers hold.
 inline reference::LinearCrossEntropyResult reference_result(const LinearProblem& p, const LinearData& data,
                                                             const loss::CrossEntropyOptions& options) {
   reference::LinearCrossEntropy problem;
-  problem.rows = p.rows;
-  problem.hidden = p.hidden;
-  problem.vocab = p.vocab;
-  problem.inputs = data.inputs.values();
-  problem.weight = first_rows(data.weight, p.vocab);
-  if (p.with_bias) problem.bias = data.bias.row(0, p.vocab);
+  static_cast<reference::Projection&>(problem) = projection_of(p, data);
   Buffer targets = data.targets;
   const auto* y = targets.tensor().as<std::int64_t>();
   problem.targets.assign(y, y + p.rows);
@@ -93,8 +95,10 @@ struct Wanted {
 };
 
 // Plans, calls with a workspace of exactly the planned bytes full of NaN, and checks every guard.
-inline LinearResult run_linear(const LinearProblem& p, LinearData data, const loss::CrossEntropyOptions& options = {},
-                               loss::PlanOptions plan_options = {}, Wanted wanted = {}, int threads = 2) {
+// `call(context, plan, gradients, workspace, sums, result)` makes the call itself.
+template <class Function>
+LinearResult run_planned(const LinearProblem& p, loss::PlanOptions plan_options, const Wanted& wanted, int threads,
+                         Function&& call) {
   const Context context = Context::cpu(threads);
   plan_options.grad_input = wanted.input;
   plan_options.grad_weight = wanted.weight || wanted.bias;
@@ -104,8 +108,8 @@ inline LinearResult run_linear(const LinearProblem& p, LinearData data, const lo
   Sums sums(context);
 
   LinearResult result;
-  result.grad_input = Buffer(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 5);
-  result.grad_weight = Buffer(plan_options.grad_weight_dtype, Shape{p.stored(), p.hidden}, p.hidden + 2);
+  result.grad_input = Buffer(p.dtype, Shape{p.rows, p.hidden}, p.hidden + 5, p.offset);
+  result.grad_weight = Buffer(plan_options.grad_weight_dtype, Shape{p.stored(), p.hidden}, p.hidden + 2, p.offset);
   result.grad_bias = Buffer(DType::fp32, Shape{p.stored()});
   result.row_loss = Buffer(DType::fp32, Shape{p.rows});
   if (wanted.accumulate) {
@@ -117,9 +121,7 @@ inline LinearResult run_linear(const LinearProblem& p, LinearData data, const lo
   if (wanted.input) gradients.input = {result.grad_input, wanted.accumulate};
   if (wanted.weight) gradients.weight = {result.grad_weight, wanted.accumulate};
   if (wanted.bias) gradients.bias = {result.grad_bias, wanted.accumulate};
-  loss::LinearInputs in{data.inputs, data.weight, data.targets, p.with_bias ? data.bias.tensor() : Tensor()};
-  loss::chunked_linear_cross_entropy(context, plan, in, options, gradients, scratch.workspace, sums.sums,
-                                     {result.row_loss});
+  call(context, plan, gradients, scratch.workspace, sums.sums, result);
   CHECK(scratch.block.guards_intact());
   CHECK(scratch.workspace.used() == 0);
   for (const Buffer* buffer : {&result.grad_input, &result.grad_weight, &result.grad_bias, &result.row_loss}) {
@@ -129,13 +131,31 @@ inline LinearResult run_linear(const LinearProblem& p, LinearData data, const lo
   return result;
 }
 
-// Elements within relative * (sum of absolute products) of the exact ones.
+inline LinearResult run_linear(const LinearProblem& p, LinearData data, const loss::CrossEntropyOptions& options = {},
+                               const loss::PlanOptions& plan_options = {}, const Wanted& wanted = {}, int threads = 2) {
+  const loss::LinearInputs in{data.inputs, data.weight, data.targets, p.with_bias ? data.bias.tensor() : Tensor()};
+  return run_planned(p, plan_options, wanted, threads,
+                     [&](const Context& context, const loss::Plan& plan, const loss::LinearGradients& gradients,
+                         Workspace& workspace, loss::LossSums& sums, LinearResult& result) {
+                       loss::chunked_linear_cross_entropy(context, plan, in, options, gradients, workspace, sums,
+                                                          {result.row_loss});
+                     });
+}
+
+inline loss::PlanOptions chunks_of(std::int64_t rows) {
+  loss::PlanOptions options;
+  options.chunk_rows = rows;
+  return options;
+}
+
+// Elements within relative * (sum of absolute products) of the exact ones, and half of fp16's smallest number.
 inline void check_sums(const Buffer& got, const std::vector<double>& want, const std::vector<double>& bound,
                        double relative, double before = 0) {
   std::size_t wrong = 0;
+  const double smallest = got.dtype() == DType::fp16 ? 0x1p-25 : 1e-30;
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double value = got[static_cast<std::int64_t>(i)], error = std::fabs(value - (before + want[i]));
-    if (error <= relative * (bound[i] + std::fabs(before)) + 1e-30) continue;  // false for NaN
+    if (error <= relative * (bound[i] + std::fabs(before)) + smallest) continue;  // false for NaN
     if (wrong++ == 0) {
       CAPTURE(i);
       CAPTURE(value);
@@ -151,15 +171,12 @@ inline double product_tolerance(DType dtype) {
   return dtype == DType::fp32 ? 4e-6 : dtype == DType::bf16 ? 3e-2 : 4e-3;
 }
 
-inline void check_linear(const LinearProblem& p, const LinearResult& got,
-                         const reference::LinearCrossEntropyResult& want, const Wanted& wanted = {}) {
-  const double tolerance = product_tolerance(p.dtype);
-  CHECK(got.sums.n_valid == want.n_valid);
-  CHECK(std::fabs(got.sums.ce_sum - want.ce_sum) <= tolerance * (std::fabs(want.ce_sum) + 1e-3));
-  CHECK(std::fabs(got.sums.z_sum - want.z_sum) <= 2 * tolerance * (std::fabs(want.z_sum) + 1e-3));
-  CHECK(std::fabs(got.sums.weight_sum - want.weight_sum) <= 1e-6 * want.weight_sum);
-  if (wanted.input) check_sums(got.grad_input, want.grad_input, want.input_bound, tolerance, wanted.before);
-  if (wanted.weight) check_sums(got.grad_weight, want.grad_weight, want.weight_bound, tolerance, wanted.before);
+inline void check_gradients(const LinearProblem& p, const LinearResult& got, const reference::ProjectionGradients& want,
+                            const Wanted& wanted, double tolerance) {
+  // The rounding of a fp32 sum grows like the root of its length.
+  const auto summed = [&](std::int64_t terms) { return tolerance + 1.2e-7 * std::sqrt(static_cast<double>(terms)); };
+  if (wanted.input) check_sums(got.grad_input, want.grad_input, want.input_bound, summed(p.vocab), wanted.before);
+  if (wanted.weight) check_sums(got.grad_weight, want.grad_weight, want.weight_bound, summed(p.rows), wanted.before);
   if (wanted.bias) check_sums(got.grad_bias, want.grad_bias, want.bias_bound, tolerance, wanted.before);
   // Rows of the padding: 0, or what was there.
   for (std::int64_t v = p.vocab; v < p.stored(); ++v) {
@@ -168,6 +185,16 @@ inline void check_linear(const LinearProblem& p, const LinearResult& got,
     }
     if (wanted.bias) CHECK(got.grad_bias[v] == wanted.before);
   }
+}
+
+inline void check_linear(const LinearProblem& p, const LinearResult& got,
+                         const reference::LinearCrossEntropyResult& want, const Wanted& wanted = {}) {
+  const double tolerance = product_tolerance(p.dtype);
+  CHECK(got.sums.n_valid == want.n_valid);
+  CHECK(std::fabs(got.sums.ce_sum - want.ce_sum) <= tolerance * (std::fabs(want.ce_sum) + 1e-3));
+  CHECK(std::fabs(got.sums.z_sum - want.z_sum) <= 2 * tolerance * (std::fabs(want.z_sum) + 1e-3));
+  CHECK(std::fabs(got.sums.weight_sum - want.weight_sum) <= 1e-6 * want.weight_sum);
+  check_gradients(p, got, want, wanted, tolerance);
 }
 
 }  // namespace greyhound::test
