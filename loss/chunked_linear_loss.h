@@ -33,7 +33,7 @@ struct ProjectionInputs {
 
 // The schedule of chunked_linear_cross_entropy around any loss that is a sum over rows. Adds the sum of the rows'
 // losses to sums.ce_sum, N to n_valid and weight_sum, and counts rows that are not finite. The sum is made in fp64
-// after the last chunk, so it does not depend on the size of the chunks. `workspace` needs plan.workspace_bytes.
+// after the last chunk, in the order of the rows. `workspace` needs plan.workspace_bytes.
 GREYHOUND_API void chunked_linear_loss(const Context& context, const Plan& plan, const ProjectionInputs& inputs,
                                        const RowLoss& row_loss, const LinearGradients& gradients, Workspace& workspace,
                                        LossSums& sums);
