@@ -57,7 +57,7 @@ std::int64_t logical_elements(const Parameter& parameter) { return parameter.log
 }  // namespace
 
 Parameter& ParameterList::add(const std::string& name, const Shape& shape, bool decay, Init init, float init_std) {
-  for (const Parameter& other : parameters_) require(other.name != name, "parameters: ", name, " is there already");
+  require(index_.emplace(name, parameters_.size()).second, "parameters: ", name, " is there already");
   const std::int64_t elements = shape.elements();
   parameters_.push_back({name, shape, block_elements_, decay, init, init_std, shape.rows()});
   block_elements_ += (elements + offset_multiple - 1) / offset_multiple * offset_multiple;
@@ -65,10 +65,9 @@ Parameter& ParameterList::add(const std::string& name, const Shape& shape, bool 
 }
 
 const Parameter& ParameterList::operator[](const std::string& name) const {
-  for (const Parameter& parameter : parameters_) {
-    if (parameter.name == name) return parameter;
-  }
-  throw_usage("parameters: the model has no ", name);
+  const auto found = index_.find(name);
+  require(found != index_.end(), "parameters: the model has no ", name);
+  return parameters_[found->second];
 }
 
 std::int64_t ParameterList::count() const {

@@ -5,7 +5,9 @@
 #include <greyhound/core/tensor.h>
 #include <greyhound/kernels/optimizer.h>
 
+#include <cstddef>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace greyhound {
@@ -30,7 +32,8 @@ class ParameterList {
   Parameter& add(const std::string& name, const Shape& shape, bool decay, Init init, float init_std = 0);
 
   const std::vector<Parameter>& all() const { return parameters_; }
-  const Parameter& operator[](const std::string& name) const;      // throws when there is none
+  const Parameter& operator[](const std::string& name) const;  // throws when there is none
+  bool contains(const std::string& name) const { return index_.count(name) > 0; }
   std::int64_t block_elements() const { return block_elements_; }  // with the gaps
   std::int64_t count() const;                                      // parameters that are trained: logical rows only
 
@@ -48,6 +51,7 @@ class ParameterList {
 
  private:
   std::vector<Parameter> parameters_;
+  std::unordered_map<std::string, std::size_t> index_;  // in parameters_, by name
   std::int64_t block_elements_ = 0;
 };
 

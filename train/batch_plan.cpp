@@ -2,8 +2,40 @@
 #include <greyhound/train/batch_plan.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
 namespace greyhound {
+
+namespace {
+
+// The largest divisor of `number` up to `most`. By prime factors: counting down from `most` takes seconds for numbers
+// near 2^53.
+std::int64_t largest_divisor(std::int64_t number, std::int64_t most) {
+  std::vector<std::int64_t> divisors = {1};
+  const auto multiply = [&](std::int64_t prime, int times) {
+    const std::size_t before = divisors.size();
+    std::int64_t power = 1;
+    for (int i = 0; i < times; ++i) {
+      power *= prime;
+      for (std::size_t k = 0; k < before; ++k) divisors.push_back(divisors[k] * power);
+    }
+  };
+  std::int64_t rest = number;
+  for (std::int64_t factor = 2; factor <= rest / factor; factor += factor == 2 ? 1 : 2) {
+    int times = 0;
+    for (; rest % factor == 0; rest /= factor) ++times;
+    if (times > 0) multiply(factor, times);
+  }
+  if (rest > 1) multiply(rest, 1);
+  std::int64_t largest = 1;
+  for (const std::int64_t divisor : divisors) {
+    if (divisor <= most) largest = std::max(largest, divisor);
+  }
+  return largest;
+}
+
+}  // namespace
 
 BatchPlan plan_batch(std::int64_t micro_batch, std::int64_t batch_tokens, std::int64_t block_size, std::int64_t ranks) {
   require(block_size >= 1, "model.block_size must be at least 1, got ", block_size);
@@ -24,8 +56,7 @@ BatchPlan plan_batch(std::int64_t micro_batch, std::int64_t batch_tokens, std::i
   plan.block_size = block_size;
   plan.ranks = ranks;
   const std::int64_t rows_per_rank = rows / ranks;
-  plan.micro_batch = std::min(micro_batch, rows_per_rank);
-  while (rows_per_rank % plan.micro_batch != 0) --plan.micro_batch;
+  plan.micro_batch = largest_divisor(rows_per_rank, micro_batch);
   plan.accumulation = rows_per_rank / plan.micro_batch;
   return plan;
 }

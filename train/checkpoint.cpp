@@ -5,7 +5,6 @@
 #include <greyhound/kernels/elementwise.h>
 #include <greyhound/train/safetensors.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <vector>
@@ -52,6 +51,10 @@ std::int64_t load_weights(const std::string& path, const Context& context, const
   for (const Parameter& parameter : parameters.all()) {
     const ConstTensor stored = file[parameter.name];
     const Tensor target = logical_view(weights, parameter);
+    if (stored.dtype != DType::fp32 && stored.dtype != DType::bf16 && stored.dtype != DType::fp16) {
+      throw_runtime(path, ": tensor ", parameter.name, ": expected dtype fp32, bf16 or fp16, found ",
+                    name_of(stored.dtype));
+    }
     if (stored.shape != target.shape) {
       throw_runtime(path, ": tensor ", parameter.name, ": expected shape ", to_string(target.shape), ", found ",
                     to_string(stored.shape));
@@ -63,9 +66,7 @@ std::int64_t load_weights(const std::string& path, const Context& context, const
     context.synchronize();
   }
   for (const std::string& name : file.names()) {
-    const bool known = std::any_of(parameters.all().begin(), parameters.all().end(),
-                                   [&](const Parameter& parameter) { return parameter.name == name; });
-    if (!known) throw_runtime(path, ": holds a tensor ", name, ", which this model does not have");
+    if (!parameters.contains(name)) throw_runtime(path, ": holds a tensor ", name, ", which this model does not have");
   }
   const auto step = file.metadata().find("step");
   return step == file.metadata().end() ? 0 : std::atoll(step->second.c_str());

@@ -2,6 +2,7 @@
 
 #include <greyhound/core/error.h>
 #include <greyhound/train/commands.h>
+#include <greyhound/train/config_schema.h>
 #include <greyhound/train/version.h>
 #include <CLI/CLI.hpp>
 
@@ -16,6 +17,21 @@ constexpr const char* exit_codes =
     "run "
     "time,\n2 a mistake on the command line or in the configuration.";
 
+// The same checks as of the key in a configuration. CLI11's own take NaN, and whole numbers that overflow.
+CLI::Validator as_key(const char* section, const char* name, double low) {
+  ConfigKey key = *find_config_key(section, name);
+  key.range.low = low;
+  const auto check = [key](const std::string& text) {
+    try {
+      parse_value(key, text, false, "'" + text + "'");
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  return CLI::Validator(check, "");
+}
+
 void add_train(CLI::App& app, TrainOptions& options) {
   CLI::App* command = app.add_subcommand("train", "Train a model as a YAML configuration says");
   command->add_option("CONFIG", options.config, "YAML file; configs/reference.yaml explains every key")->required();
@@ -28,12 +44,13 @@ void add_sample(CLI::App& app, SampleOptions& options) {
   CLI::App* command = app.add_subcommand("sample", "Generate text from a trained run");
   command->add_option("RUN_DIR", options.run_dir, "Folder of the run")->required();
   command->add_option("--prompt", options.prompt, "Text to go on from");
-  command->add_option("--tokens", options.tokens, "Tokens to generate")->check(CLI::NonNegativeNumber);
+  command->add_option("--tokens", options.tokens, "Tokens to generate")->check(as_key("sample", "tokens", 0));
   command->add_option("--temperature", options.temperature, "0: always the most likely token")
-      ->check(CLI::NonNegativeNumber);
+      ->check(as_key("sample", "temperature", 0));
   command->add_option("--top-k", options.top_k, "Draw from the k most likely tokens; 0: from all")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", options.seed, "Of the random numbers; the default is run.seed");
+      ->check(as_key("sample", "top_k", 0));
+  command->add_option("--seed", options.seed, "Of the random numbers; the default is run.seed")
+      ->check(as_key("run", "seed", 0));
   command->footer("What is not given is taken from the run's configuration.");
   command->callback([&options] { sample_command(options); });
 }
@@ -42,7 +59,7 @@ void add_eval(CLI::App& app, EvalOptions& options) {
   CLI::App* command = app.add_subcommand("eval", "Loss of a trained run on its held-out data");
   command->add_option("RUN_DIR", options.run_dir, "Folder of the run")->required();
   command->add_option("--batches", options.batches, "Micro-batches to look at; 0: all. The default is eval.batches")
-      ->check(CLI::NonNegativeNumber);
+      ->check(as_key("eval", "batches", 0));
   command->callback([&options] { eval_command(options); });
 }
 

@@ -3,6 +3,7 @@
 #include <greyhound/train/config_schema.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -49,8 +50,14 @@ bool parse_number(std::string_view text, bool real, Number& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Edits (insert, delete, replace, swap neighbours) that turn a into b.
-int edit_distance(const std::string& a, const std::string& b) {
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Edits (insert, delete, replace, swap neighbours) that turn a into b, whatever the case of a's letters.
+int edit_distance(const std::string& given, const std::string& b) {
+  const std::string a = lower_case(given);
   const std::size_t width = b.size() + 1;
   std::vector<int> d((a.size() + 1) * width);
   for (std::size_t i = 0; i <= a.size(); ++i) d[i * width] = static_cast<int>(i);
@@ -88,8 +95,8 @@ std::string Range::text() const {
 
 ConfigValue parse_value(const ConfigKey& key, const std::string& text, bool quoted, const std::string& where) {
   const auto refuse = [&]() {
-    throw_usage(where, ": ", key.name(), ": expected ", expected(key), ", got ", quoted ? "the text \"" : "", text,
-                quoted ? "\"" : "");
+    throw_usage(where, ": ", key.name(), ": expected ", expected(key), ", got ", quoted ? "the text \"" : "",
+                text.empty() && !quoted ? "''" : text, quoted ? "\"" : "");
   };
   ConfigValue value = key.default_value;
   if (std::int64_t* integer = std::get_if<std::int64_t>(&value)) {
@@ -122,6 +129,12 @@ void check_range(const ConfigKey& key, const ConfigValue& value, const std::stri
   }
   require(key.range.contains(number), where, ": ", key.name(), ": expected ", expected(key), " ", key.range.text(),
           ", got ", format_value(value, false), " (", key.meaning, ")");
+  if (!std::holds_alternative<double>(value)) return;
+  // The device computes in fp32, where a number may become one that is out of range, or vanish.
+  const double in_fp32 = static_cast<double>(static_cast<float>(number));
+  require(key.range.contains(in_fp32) && (number == 0 || in_fp32 != 0), where, ": ", key.name(), ": expected ",
+          expected(key), " ", key.range.text(), ", got ", format_value(value, false), ", which is ",
+          format_number(in_fp32), " in single precision (", key.meaning, ")");
 }
 
 std::string format_value(const ConfigValue& value, bool quote_text) {
@@ -180,7 +193,7 @@ std::string suggest_section(const std::string& section) {
   }
   // A key without its section is the likelier mistake when it is a key's exact name.
   for (const ConfigKey& candidate : config_schema()) {
-    if (candidate.key == section) return "; did you mean " + candidate.name() + "?";
+    if (candidate.key == lower_case(section)) return "; did you mean " + candidate.name() + "?";
   }
   const auto nearest = std::min_element(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
     return edit_distance(section, a) < edit_distance(section, b);

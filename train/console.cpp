@@ -1,8 +1,11 @@
+#include <greyhound/core/error.h>
 #include <greyhound/train/console.h>
 
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 namespace greyhound {
@@ -41,6 +44,14 @@ void set_up_console(int rank) {
   console_rank = rank;
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("greyhound", std::make_shared<PlainSink>()));
   if (rank != 0) spdlog::set_level(spdlog::level::off);
+}
+
+void require_output_written() {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  const int problem = errno;
+  if (flushed && std::ferror(stdout) == 0) return;
+  throw_runtime("standard output cannot be written", problem != 0 ? std::string(": ") + std::strerror(problem) : "");
 }
 
 void print_error(const std::string& message) {

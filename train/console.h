@@ -11,6 +11,9 @@ namespace greyhound {
 // pipes and files show progress. Ranks other than 0 say nothing but errors.
 void set_up_console(int rank = 0);
 
+// Throws a runtime Error when what was printed on stdout did not reach it: a full disk, a closed pipe.
+void require_output_written();
+
 // One line on stderr: "greyhound: error: ...", with the rank where it is not 0.
 void print_error(const std::string& message);
 

@@ -26,6 +26,8 @@ class DataSource {
   virtual std::string training_position(std::int64_t step, std::int64_t row, std::int64_t index) const = 0;
   virtual std::string sequential_position(std::int64_t row, std::int64_t index) const = 0;
 
+  // Called before the rows of a step are read; throws a runtime Error when a mapped file has been cut short.
+  virtual void check() const {}
   // Called between steps: memory-mapped pages may be given back.
   virtual void release() const {}
 };

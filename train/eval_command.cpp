@@ -32,6 +32,7 @@ void eval_command(const EvalOptions& options) {
   const Evaluation result = evaluate(context, *communicator, run.model(), *data.validation, buffers);
   spdlog::info("{}: step {}, validation loss {:.6f}, perplexity {:.3f}, {} targets", options.run_dir, run.step(),
                result.loss, std::exp(result.loss), with_commas(result.targets));
+  require_output_written();
 }
 
 }  // namespace greyhound

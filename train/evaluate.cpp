@@ -3,13 +3,15 @@
 namespace greyhound {
 
 Evaluation evaluate(const Context& context, Communicator& communicator, Gpt& model, Evaluator& split,
-                    BatchBuffers& buffers) {
+                    BatchBuffers& buffers, const std::function<bool()>& stop) {
   buffers.sums().reset(context);
-  for (std::int64_t index = 0; index < split.size(); ++index) {
+  bool stopped = false;
+  for (std::int64_t index = 0; index < split.size() && !stopped; ++index) {
     model.evaluate(context, buffers.load(context, split.batch(index)), buffers.sums());
+    stopped = communicator.size() == 1 && index + 1 < split.size() && stop && stop();
   }
   const loss::Report report = buffers.reduce_sums(context, communicator);
-  return {report.mean_ce(), report.n_valid};
+  return {report.mean_ce(), report.n_valid, stopped};
 }
 
 }  // namespace greyhound

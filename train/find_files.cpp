@@ -48,6 +48,8 @@ std::vector<std::string> find_files(const std::string& key, const std::string& p
   for (const std::string& path : paths) {
     require(!std::filesystem::is_directory(path, ignored), key, ": ", path, " is a folder; a glob such as ",
             (std::filesystem::path(path) / "*.bin").string(), " names the files in it");
+    // A pipe or a device has no size, and reading one may wait for ever.
+    require(std::filesystem::is_regular_file(path, ignored), key, ": ", path, " is not a regular file");
   }
   return paths;
 }

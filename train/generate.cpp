@@ -31,7 +31,7 @@ void generate(const Context& context, Gpt& model, std::span<const std::int32_t> 
   // The window: text[begin, text.size()); its tokens up to `fed` are in the key-value cache.
   std::size_t begin = text.size() - std::min<std::size_t>(text.size(), static_cast<std::size_t>(block_size));
   std::size_t fed = begin;
-  for (std::int64_t drawn = 0; drawn < options.tokens; ++drawn) {
+  for (std::int64_t drawn = 0; drawn < options.tokens && !(options.stop && options.stop()); ++drawn) {
     if (text.size() - begin > static_cast<std::size_t>(block_size)) {
       begin = fed = text.size() - static_cast<std::size_t>(std::max<std::int64_t>(1, block_size / 2));
     }

@@ -18,7 +18,8 @@ struct GenerationOptions {
   SamplingOptions sampling;
   std::int64_t tokens = 100;  // new ones, after the prompt
   std::uint64_t seed = 0;
-  std::uint64_t stream = 0;  // texts of one seed and different streams are unrelated
+  std::uint64_t stream = 0;    // texts of one seed and different streams are unrelated
+  std::function<bool()> stop;  // asked before each token; the text ends when it says yes
 };
 
 // Feeds the prompt (at least one token), then calls emit(token) for each new token. The model's buffers were planned

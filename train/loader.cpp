@@ -66,14 +66,15 @@ Loader::Loader(std::shared_ptr<const DataSource> source, const BatchPlan& plan, 
       vocab_size_(vocab_size),
       ignore_token_(ignore_token),
       overfit_batch_(overfit_batch),
-      window_(static_cast<std::size_t>(plan.block_size + 1)),
-      tokens_(static_cast<std::size_t>(plan.rows_per_rank() * plan.block_size)),
-      targets_(tokens_.size()) {
+      window_(static_cast<std::size_t>(plan.block_size + 1)) {
   require(rank >= 0 && rank < plan.ranks, "loader: rank ", rank, " of ", plan.ranks);
 }
 
 HostBatch Loader::next() {
   const std::int64_t step = overfit_batch_ ? 0 : step_;
+  source_->check();
+  tokens_.resize(static_cast<std::size_t>(plan_.rows_per_rank() * plan_.block_size));
+  targets_.resize(tokens_.size());
   HostBatch batch = host_batch(tokens_, targets_, plan_.rows_per_rank(), plan_.block_size);
   const std::int64_t first_row = rank_ * batch.rows;
   batch.first_row = static_cast<std::uint64_t>(first_row);
@@ -97,6 +98,11 @@ double Loader::epoch() const { return source_->epochs(step_); }
 
 void Loader::visit_state(StateVisitor& visitor) { visitor.integer("loader.step", step_); }
 
+std::int64_t host_batch_bytes(std::int64_t rows_per_rank, std::int64_t micro_batch, std::int64_t block_size) {
+  constexpr auto bytes_per_token = static_cast<std::int64_t>(2 * sizeof(std::int32_t));  // and target
+  return (rows_per_rank + micro_batch) * block_size * bytes_per_token;
+}
+
 Evaluator::Evaluator(std::shared_ptr<const DataSource> source, std::int64_t batches, std::int64_t rows_per_batch,
                      std::int64_t micro_batch, std::int64_t block_size, std::int64_t rank, std::int64_t ranks,
                      std::int64_t vocab_size, std::int64_t ignore_token)
@@ -105,9 +111,7 @@ Evaluator::Evaluator(std::shared_ptr<const DataSource> source, std::int64_t batc
       block_size_(block_size),
       vocab_size_(vocab_size),
       ignore_token_(ignore_token),
-      window_(static_cast<std::size_t>(block_size + 1)),
-      tokens_(static_cast<std::size_t>(micro_batch * block_size)),
-      targets_(tokens_.size()) {
+      window_(static_cast<std::size_t>(block_size + 1)) {
   const std::int64_t available = source_->sequential_rows();
   rows_ = batches == 0 ? available : std::min(available, batches * rows_per_batch);
   begin_ = rank * rows_ / ranks;
@@ -117,6 +121,9 @@ Evaluator::Evaluator(std::shared_ptr<const DataSource> source, std::int64_t batc
 HostBatch Evaluator::batch(std::int64_t index) {
   require(index >= 0 && index < size(), "evaluation: batch ", index, " of ", size());
   const std::int64_t first = begin_ + index * micro_batch_;
+  source_->check();
+  tokens_.resize(static_cast<std::size_t>(micro_batch_ * block_size_));
+  targets_.resize(tokens_.size());
   HostBatch batch = host_batch(tokens_, targets_, std::min(micro_batch_, end_ - first), block_size_);
   batch.first_row = static_cast<std::uint64_t>(first);
   for (std::int64_t row = 0; row < batch.rows; ++row) {

@@ -51,8 +51,11 @@ class Loader final : public Stateful {
   std::int64_t rank_, vocab_size_, ignore_token_;
   bool overfit_batch_;
   std::int64_t step_ = 0;
-  std::vector<std::int32_t> window_, tokens_, targets_;
+  std::vector<std::int32_t> window_, tokens_, targets_;  // the last two are allocated by the first next()
 };
+
+// Bytes of host memory that a rank's rows of a step (Loader) and an evaluation batch (Evaluator) take.
+std::int64_t host_batch_bytes(std::int64_t rows_per_rank, std::int64_t micro_batch, std::int64_t block_size);
 
 // The held-out split: the same rows at every evaluation, whatever the number of ranks.
 class Evaluator {
@@ -72,7 +75,7 @@ class Evaluator {
   std::shared_ptr<const DataSource> source_;
   std::int64_t micro_batch_, block_size_, vocab_size_, ignore_token_;
   std::int64_t rows_ = 0, begin_ = 0, end_ = 0;
-  std::vector<std::int32_t> window_, tokens_, targets_;
+  std::vector<std::int32_t> window_, tokens_, targets_;  // the last two are allocated by the first batch()
 };
 
 // All data of a run.

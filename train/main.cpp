@@ -2,8 +2,11 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/cli.h>
 #include <greyhound/train/console.h>
+#include <greyhound/train/waiting_threads.h>
 
 #include <exception>
+#include <new>
+#include <stdexcept>
 
 namespace {
 
@@ -16,11 +19,16 @@ int fail(const char* message, int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  greyhound::let_waiting_threads_sleep(argv);
   try {
     greyhound::run_cli(argc, argv);
     return 0;
   } catch (const greyhound::Error& error) {
     return fail(error.what(), error.exit_code());
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory on the host", 1);
+  } catch (const std::length_error&) {  // a vector larger than any memory
+    return fail("out of memory on the host", 1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }

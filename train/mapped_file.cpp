@@ -27,6 +27,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (problem != 0) throw_runtime("cannot read ", path, ": ", std::strerror(problem));
   data_ = static_cast<const std::byte*>(address);
   size_ = static_cast<std::size_t>(status.st_size);
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
 }
 
 MappedFile::~MappedFile() {
@@ -39,7 +41,17 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   return *this;
+}
+
+void MappedFile::check_size() const {
+  struct stat status {};
+  if (data_ == nullptr || ::stat(path_.c_str(), &status) != 0) return;  // a deleted file stays mapped
+  if (status.st_dev != device_ || status.st_ino != inode_) return;
+  if (static_cast<std::size_t>(status.st_size) >= size_) return;
+  throw_runtime(path_, ": was cut short while it was read: expected ", size_, " bytes, found ", status.st_size);
 }
 
 void MappedFile::release() const {

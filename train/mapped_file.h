@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,12 +22,17 @@ class MappedFile {
   std::size_t size() const { return size_; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
+  // Throws a runtime Error when the file has been cut short since: touching what is gone would end the program by a
+  // signal. A file that was replaced by another of its name stays as it was.
+  void check_size() const;
+
   // Gives the pages back to the operating system, which keeps them cached: the process does not grow with what it has
   // read. They come back at the next access.
   void release() const;
 
  private:
   std::string path_;
+  std::uint64_t device_ = 0, inode_ = 0;  // which file the path named
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -1,36 +1,83 @@
 #include <greyhound/train/memory_report.h>
 
 #include <greyhound/core/arena.h>
-#include <greyhound/train/training_buffers.h>
+#include <greyhound/train/loader.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 namespace greyhound {
 
+namespace {
+
+constexpr const char* host_batch_region = "host batch";
+
+// The keys that shrink a region of the plan.
+std::string keys_of(const Config& config, const std::string& region) {
+  if (region == host_batch_region) return "train.batch_tokens, train.micro_batch, model.block_size";
+  if (region == "loss workspace") return "model.vocab_size, loss.max_workspace_mb";
+  if (region == "generation") return "model.block_size, model.n_layer, model.n_embd";
+  if (region == "activations" || region == "batch") {
+    return "train.micro_batch, model.block_size, model.n_layer, model.n_embd" +
+           std::string(config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
+  }
+  return "model.n_embd, model.n_layer, model.vocab_size";  // parameters, gradients, optimiser
+}
+
+}  // namespace
+
+std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
+  const std::int64_t block_size = config.model.block_size;
+  const std::int64_t rows =
+      config.train.batch_tokens == 0 ? micro_batch : config.train.batch_tokens / block_size / ranks;
+  return host_batch_bytes(rows, micro_batch, block_size);
+}
+
+ArenaPlan memory_plan(const Context& context, const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
+  ArenaPlan plan = TrainingBuffers(context, config, micro_batch).plan();
+  if (context.device().is_cpu()) {
+    plan.add(host_batch_region, "rows", DType::uint8, {host_batch_bytes(config, micro_batch, ranks)});
+  }
+  return plan;
+}
+
+std::int64_t ranks_on_host(std::int64_t ranks) {
+  // Open MPI, MPICH and Intel MPI.
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    const char* text = std::getenv(name);
+    const long long local = text == nullptr ? 0 : std::atoll(text);
+    if (local >= 1 && local <= ranks) return local;
+  }
+  return ranks;
+}
+
 std::int64_t largest_micro_batch(const Context& context, const Config& config, std::int64_t micro_batch,
-                                 std::int64_t free_bytes) {
+                                 std::int64_t free_bytes, std::int64_t ranks) {
   std::int64_t fits = 0, too_large = micro_batch;  // needs grow with the micro-batch
   while (too_large - fits > 1) {
     const std::int64_t middle = fits + (too_large - fits) / 2;
-    const TrainingBuffers buffers(context, config, middle);
-    (static_cast<std::int64_t>(buffers.plan().bytes()) <= free_bytes ? fits : too_large) = middle;
+    const auto needed = static_cast<std::int64_t>(memory_plan(context, config, middle, ranks).bytes());
+    (needed <= free_bytes ? fits : too_large) = middle;
   }
   return fits;
 }
 
 std::string out_of_memory_message(const Context& context, const Config& config, std::int64_t micro_batch,
-                                  std::int64_t needed_bytes, std::int64_t free_bytes) {
-  const std::int64_t fits = largest_micro_batch(context, config, micro_batch, free_bytes);
-  std::string keys = "model.block_size, model.n_embd, model.n_layer";
-  if (config.loss.max_workspace_mb != 0) keys = "loss.max_workspace_mb, " + keys;
-  if (config.run.precision == DType::fp32) keys += " or run.precision=bf16";
-  const std::string advice = fits > 0
-                                 ? concat("train.micro_batch=", fits, " is the largest that fits (now ", micro_batch,
-                                          "); ", keys, " shrink it too")
-                                 : concat("not even train.micro_batch=1 fits (now ", micro_batch, "); shrink ", keys);
+                                  std::int64_t needed_bytes, std::int64_t free_bytes, std::int64_t ranks) {
+  const std::vector<ArenaPlan::Region> regions = memory_plan(context, config, micro_batch, ranks).regions();
+  const ArenaPlan::Region& largest =
+      *std::max_element(regions.begin(), regions.end(),
+                        [](const ArenaPlan::Region& a, const ArenaPlan::Region& b) { return a.bytes < b.bytes; });
+  const std::int64_t fits = largest_micro_batch(context, config, micro_batch, free_bytes, ranks);
+  const std::string first =
+      fits > 0 ? concat("train.micro_batch=", fits, " is the largest that fits (now ", micro_batch, ")")
+               : concat("not even train.micro_batch=1 fits (now ", micro_batch, ")");
   return concat("out of memory on ", to_string(context.device()), ": training needs ",
                 format_bytes(static_cast<double>(needed_bytes)), ", ", format_bytes(static_cast<double>(free_bytes)),
-                " are free; ", advice);
+                " are free; ", first, "; the most is in ", largest.name, " (",
+                format_bytes(static_cast<double>(largest.bytes)), "), which ", keys_of(config, largest.name),
+                " shrink");
 }
 
 }  // namespace greyhound

@@ -72,6 +72,7 @@ class Opener {
     Sources sources;
     bool wide = false;
     std::int64_t tokens = 0, held_out = 0;
+    std::size_t used = 0;  // of the training shards
     const auto read = [&](const char* key, const std::vector<std::string>& paths, std::int64_t rows,
                           std::int64_t& total) {
       std::vector<TokenShard> shards;
@@ -81,6 +82,7 @@ class Opener {
         if (shard_batches(shard.tokens, rows * plan_.block_size) > 0) {
           shards.push_back(shard);
           total += shard.tokens;
+          used += &total == &tokens ? 1 : 0;
         } else {
           warnings_.push_back(concat(path, ": skipped, its ", with_commas(shard.tokens), " tokens are fewer than the ",
                                      with_commas(rows * plan_.block_size + 1), " of a ", rows > 1 ? "step" : "row"));
@@ -97,8 +99,8 @@ class Opener {
             "model.vocab_size: the token shards have 32-bit ids, whose vocabulary must be given");
     sources.vocab_size = config_.model.vocab_size > 0 ? config_.model.vocab_size : gpt2_vocab_size;
     sources.tokenizer = Tokenizer::ids(sources.vocab_size);
-    sources.description = concat(config_.data.train, ": ", train.size(), " token shards, ", with_commas(tokens),
-                                 " tokens, ", with_commas(held_out), " held out");
+    sources.description = concat(config_.data.train, ": ", used, used == 1 ? " token shard, " : " token shards, ",
+                                 with_commas(tokens), " tokens, ", with_commas(held_out), " held out");
     return sources;
   }
 
@@ -106,6 +108,8 @@ class Opener {
     Sources sources;
     if (stored_tokenizer_ != nullptr) {
       sources.tokenizer = *stored_tokenizer_;
+      require(sources.tokenizer.kind() != TokenizerKind::ids, "data.train: ", train.front(),
+              " is text, but the run was trained on token ids");
     } else if (config_.data.tokenizer == TokenizerKind::character) {
       std::vector<std::string> all = train;
       all.insert(all.end(), val.begin(), val.end());

@@ -75,6 +75,7 @@ void RunDir::create() const {
   make_folders(path_);
   for (const std::string& file : existing()) {
     std::error_code error;
+    if (file == weights()) continue;
     if (!fs::remove(file, error) && error) throw_runtime(file, ": cannot be removed: ", error.message());
   }
 }
@@ -82,7 +83,7 @@ void RunDir::create() const {
 void RunDir::require_run() const {
   std::error_code ignored;
   require(fs::is_directory(path_, ignored), path_, ": is not the folder of a run");
-  for (const std::string& file : {config(), weights()}) {
+  for (const std::string& file : {config(), weights(), tokenizer()}) {
     require(fs::exists(file, ignored), path_, ": is not the folder of a run: it holds no ",
             fs::path(file).filename().string());
   }

@@ -11,8 +11,8 @@ class RunDir {
   explicit RunDir(const std::string& path) : path_(path) {}
 
   const std::string& path() const { return path_; }
-  std::string config() const { return path_ + "/config.yaml"; }        // resolved: every key
-  std::string tokenizer() const { return path_ + "/tokenizer.json"; }  // of text data
+  std::string config() const { return path_ + "/config.yaml"; }  // resolved: every key
+  std::string tokenizer() const { return path_ + "/tokenizer.json"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string weights() const { return path_ + "/model.safetensors"; }
 
@@ -23,10 +23,11 @@ class RunDir {
   // (runtime Error). Leaves nothing behind, not even a folder: it is asked long before there is something to write.
   void check(bool overwrite) const;
 
-  // Makes the folder, and removes the files of an earlier run and no others.
+  // Makes the folder, and removes the files of an earlier run and no others. Its weights stay until those of the new
+  // run replace them: a run that fails early costs nobody a trained model.
   void create() const;
 
-  // For commands that read a run: throws a usage Error unless its config and weights are there.
+  // For commands that read a run: throws a usage Error unless its config, weights and tokenizer are there.
   void require_run() const;
 
  private:

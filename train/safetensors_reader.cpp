@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace greyhound {
@@ -146,6 +147,7 @@ struct SafetensorsFile::Impl {
   MappedFile file;
   std::map<std::string, std::string> metadata;
   std::vector<Entry> entries;
+  std::unordered_map<std::string, std::size_t> index;  // in entries, by name
   std::size_t data_begin = 0;
   // Copies of tensors that other writers have put at odd addresses.
   mutable std::map<std::string, std::vector<std::uint64_t>> aligned;
@@ -156,6 +158,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : impl_(std::make_uniq
   const Header header(impl_->file, impl_->metadata);
   impl_->entries = header.entries();
   impl_->data_begin = header.data_begin();
+  for (std::size_t i = 0; i < impl_->entries.size(); ++i) impl_->index.emplace(impl_->entries[i].name, i);
 }
 
 SafetensorsFile::~SafetensorsFile() = default;
@@ -170,15 +173,12 @@ std::vector<std::string> SafetensorsFile::names() const {
   return names;
 }
 
-bool SafetensorsFile::contains(const std::string& name) const {
-  return std::any_of(impl_->entries.begin(), impl_->entries.end(),
-                     [&](const Entry& entry) { return entry.name == name; });
-}
+bool SafetensorsFile::contains(const std::string& name) const { return impl_->index.count(name) > 0; }
 
 ConstTensor SafetensorsFile::operator[](const std::string& name) const {
-  const auto entry = std::find_if(impl_->entries.begin(), impl_->entries.end(),
-                                  [&](const Entry& candidate) { return candidate.name == name; });
-  if (entry == impl_->entries.end()) throw_runtime(path(), ": has no tensor ", name);
+  const auto found = impl_->index.find(name);
+  if (found == impl_->index.end()) throw_runtime(path(), ": has no tensor ", name);
+  const Entry* entry = &impl_->entries[found->second];
   if (!entry->format->dtype)
     throw_runtime(path(), ": ", name, " has dtype ", entry->format->name, ", which is not used here");
   const auto& sizes = entry->shape;

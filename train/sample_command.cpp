@@ -24,9 +24,10 @@ void sample_command(const SampleOptions& options) {
   run.load_model(context, [&](Gpt& model, ArenaPlan& plan) { model.plan_generation(context, plan); });
   generate_text(context, run.model(), run.tokenizer(), prompt, generation, [](const std::string& piece) {
     std::fputs(piece.c_str(), stdout);
-    std::fflush(stdout);
+    require_output_written();
   });
   std::fputs("\n", stdout);
+  require_output_written();
 }
 
 }  // namespace greyhound

@@ -4,8 +4,6 @@
 #include <greyhound/train/build_model.h>
 #include <greyhound/train/checkpoint.h>
 
-#include <filesystem>
-
 namespace greyhound {
 
 namespace {
@@ -15,9 +13,7 @@ Config read_config(const RunDir& dir) {
   return load_config(dir.config());
 }
 
-// Runs on token files and synthetic data keep no tokenizer: their text is numbers.
 Tokenizer read_tokenizer(const RunDir& dir, const Config& config) {
-  if (!std::filesystem::exists(dir.tokenizer())) return Tokenizer::ids(config.model.vocab_size);
   Tokenizer tokenizer = Tokenizer::load(dir.tokenizer());
   require(tokenizer.vocab_size() <= config.model.vocab_size, dir.tokenizer(), ": has ", tokenizer.vocab_size(),
           " tokens, but model.vocab_size of ", dir.config(), " is ", config.model.vocab_size);

@@ -140,6 +140,10 @@ std::string TextData::sequential_position(std::int64_t row, std::int64_t index) 
   return position_text(*place.range, place.first + index);
 }
 
+void TextData::check() const {
+  for (const TextRange& range : ranges_) range.file->check();
+}
+
 void TextData::release() const {
   for (const TextRange& range : ranges_) range.file->release();
 }

@@ -23,6 +23,7 @@ class TextFile {
   std::int64_t tokens() const { return tokens_; }
   const std::string& path() const { return file_.path(); }
   void read(std::int64_t first, std::span<std::int32_t> tokens) const;
+  void check() const { file_.check_size(); }
   void release() const { file_.release(); }
 
  private:
@@ -59,6 +60,7 @@ class TextData final : public DataSource {
   double epochs(std::int64_t steps) const override;
   std::string training_position(std::int64_t step, std::int64_t row, std::int64_t index) const override;
   std::string sequential_position(std::int64_t row, std::int64_t index) const override;
+  void check() const override;
   void release() const override;
 
   std::int64_t windows() const { return shuffled_.total(); }  // of an epoch of training

@@ -35,6 +35,7 @@ class TokenShards final : public DataSource {
   double epochs(std::int64_t steps) const override;
   std::string training_position(std::int64_t step, std::int64_t row, std::int64_t index) const override;
   std::string sequential_position(std::int64_t row, std::int64_t index) const override;
+  void check() const override { mapped_.check_size(); }
   void release() const override { mapped_.release(); }
 
   std::int64_t steps() const { return steps_.total(); }  // of an epoch

@@ -39,25 +39,38 @@ void log_run(const Config& config, const BatchPlan& batch, const ComputeDevice& 
 }
 
 // Prints the table of all buffers; throws when they do not fit. Nothing is allocated before.
-void report_memory(const Context& context, const Config& config, const BatchPlan& batch,
-                   const TrainingBuffers& buffers) {
-  const std::int64_t free = available_memory(context.device());
-  std::string table = buffers.plan().table(free);
+void report_memory(const Context& context, const Config& config, const BatchPlan& batch) {
+  const bool on_cpu = context.device().is_cpu();
+  const std::int64_t sharing = ranks_on_host(batch.ranks);
+  const std::int64_t free = available_memory(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
+  const ArenaPlan plan = memory_plan(context, config, batch.micro_batch, batch.ranks);
+  std::string table = plan.table(free);
   table.pop_back();
-  spdlog::info("memory on {}\n{}", to_string(context.device()), table);
-  const auto needed = static_cast<std::int64_t>(buffers.plan().bytes());
-  if (needed > free) throw_runtime(out_of_memory_message(context, config, batch.micro_batch, needed, free));
+  spdlog::info("memory on {}{}\n{}", to_string(context.device()),
+               on_cpu && sharing > 1 ? fmt::format(", for each of {} ranks", sharing) : "", table);
+  const auto needed = static_cast<std::int64_t>(plan.bytes());
+  if (needed > free) {
+    throw_runtime(out_of_memory_message(context, config, batch.micro_batch, needed, free, batch.ranks));
+  }
+  if (on_cpu) return;
+  const std::int64_t host = host_batch_bytes(config, batch.micro_batch, batch.ranks);
+  const std::int64_t host_free = available_memory(Device::cpu()) / sharing;
+  if (host > host_free) {
+    throw_runtime("out of memory on the host: the rows of a step take ", format_bytes(static_cast<double>(host)), ", ",
+                  format_bytes(static_cast<double>(host_free)), " are free; train.batch_tokens shrinks them");
+  }
 }
 
 void write_run_files(const RunDir& run_dir, const Config& config, const Tokenizer& tokenizer) {
   run_dir.create();
   write_atomically(run_dir.config(), to_yaml(config));
-  if (tokenizer.kind() != TokenizerKind::ids) tokenizer.save(run_dir.tokenizer());
+  tokenizer.save(run_dir.tokenizer());
 }
 
 }  // namespace
 
 void train_command(const TrainOptions& options) {
+  const StopRequest stop;  // before work that takes long: a signal meanwhile counts
   const std::unique_ptr<Communicator> communicator = make_host_communicator();
   set_up_console(communicator->rank());
   Config config = load_config(options.config, options.overrides);
@@ -70,11 +83,16 @@ void train_command(const TrainOptions& options) {
   RunData data = open_run_data(config, batch, *communicator);
   TrainingBuffers buffers(device.context, config, batch.micro_batch);
   log_run(config, batch, device, data, buffers, *communicator);
-  report_memory(device.context, config, batch, buffers);
+  report_memory(device.context, config, batch);
   buffers.allocate(device.context);
+  if (stop_agreed(stop, device.context, *communicator)) {
+    spdlog::info("stopped by {} before the first step; nothing was written",
+                 stop.requested() ? stop.signal_name() : "another rank");
+    return;
+  }
 
   if (communicator->is_root()) write_run_files(run_dir, config, data.tokenizer);
-  TrainingLoop(device.context, *communicator, config, batch, run_dir, buffers, data).run();
+  TrainingLoop(device.context, *communicator, config, batch, run_dir, buffers, data, stop).run();
 }
 
 }  // namespace greyhound

@@ -15,8 +15,17 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
+bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& communicator) {
+  std::int64_t requested = stop.requested() ? 1 : 0;
+  if (communicator.size() > 1) {
+    communicator.all_reduce(context, Tensor(&requested, DType::int64, {1}), ReduceOp::max);
+  }
+  return requested != 0;
+}
+
 TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, const Config& config,
-                           const BatchPlan& batch, const RunDir& run_dir, TrainingBuffers& buffers, RunData& data)
+                           const BatchPlan& batch, const RunDir& run_dir, TrainingBuffers& buffers, RunData& data,
+                           const StopRequest& stop)
     : context_(context),
       communicator_(communicator),
       config_(config),
@@ -24,15 +33,21 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
       run_dir_(run_dir),
       buffers_(buffers),
       data_(data),
-      trainer_(context, communicator, config, batch, buffers, *data.train) {
+      trainer_(context, communicator, config, batch, buffers, *data.train),
+      stop_(stop) {
   if (communicator.is_root()) metrics_.emplace(run_dir.metrics());
 }
 
 void TrainingLoop::run() {
   log_start();
   start_ = Clock::now();
-  while (!finished() && !stop_agreed()) train_one_step();
-  save();
+  try {
+    while (!finished() && !stop_agreed(stop_, context_, communicator_)) train_one_step();
+  } catch (...) {
+    save_after_failure();
+    throw;
+  }
+  if (trainer_.steps() > 0) save();  // untrained weights are not worth those of an earlier run
   log_end();
 }
 
@@ -59,28 +74,22 @@ void TrainingLoop::train_one_step() {
   metrics.tokens_per_second = static_cast<double>(plan_.tokens()) / time;
   metrics.skipped_steps = trainer_.skipped_steps();
   metrics.ranks = communicator_.size();
-  if (data_.validation && due(config_.eval.every)) metrics.val_loss = validate();
+  if (data_.validation && due(config_.eval.every)) validate(metrics);
 
   if (metrics_) metrics_->write(metrics);
   log_step(metrics, result);
-  try {
-    trainer_.check_progress();
-  } catch (const Error&) {
-    save();  // skipped steps left the last good weights
-    throw;
-  }
+  trainer_.check_progress();
   if (due(config_.sample.every)) print_sample();
   if (config_.checkpoint.every > 0 && trainer_.steps() % config_.checkpoint.every == 0 && !finished()) save();
 }
 
 bool TrainingLoop::due(std::int64_t every) const { return every > 0 && (trainer_.steps() % every == 0 || finished()); }
 
-bool TrainingLoop::stop_agreed() const {
-  std::int64_t requested = stop_.requested() ? 1 : 0;
-  if (communicator_.size() > 1) {
-    communicator_.all_reduce(context_, Tensor(&requested, DType::int64, {1}), ReduceOp::max);
-  }
-  return requested != 0;
+bool TrainingLoop::stop_noticed() {
+  if (!stop_.requested()) return false;
+  if (!stop_announced_) spdlog::warn("stopping after this step; Ctrl-C again ends at once");
+  stop_announced_ = true;
+  return true;
 }
 
 void TrainingLoop::log_step(const StepMetrics& metrics, const StepResult& result) {
@@ -104,9 +113,11 @@ void TrainingLoop::log_step(const StepMetrics& metrics, const StepResult& result
   if (metrics.val_loss) spdlog::info("{} | validation loss {:.4f}", step, *metrics.val_loss);
 }
 
-double TrainingLoop::validate() {
-  val_loss_ = evaluate(context_, communicator_, buffers_.model, *data_.validation, buffers_.batch).loss;
-  return *val_loss_;
+void TrainingLoop::validate(StepMetrics& metrics) {
+  const Evaluation result = evaluate(context_, communicator_, buffers_.model, *data_.validation, buffers_.batch,
+                                     [this] { return stop_noticed(); });
+  if (result.stopped) return;  // the loss of a part would not compare with others
+  metrics.val_loss = val_loss_ = result.loss;
 }
 
 void TrainingLoop::print_sample() {
@@ -116,6 +127,7 @@ void TrainingLoop::print_sample() {
   options.tokens = config_.sample.tokens;
   options.seed = static_cast<std::uint64_t>(config_.run.seed);
   options.stream = static_cast<std::uint64_t>(trainer_.steps());
+  options.stop = [this] { return stop_noticed(); };
   std::string text;
   try {
     generate_text(context_, buffers_.model, data_.tokenizer, config_.sample.prompt, options,
@@ -131,6 +143,19 @@ void TrainingLoop::save() {
   if (!communicator_.is_root()) return;
   save_weights(run_dir_.weights(), context_, buffers_.model.parameters(), buffers_.optimizer.weights(),
                trainer_.steps());
+}
+
+// Skipped steps and those that failed half-way left the last good weights.
+void TrainingLoop::save_after_failure() noexcept {
+  if (trainer_.steps() == 0) return;
+  try {
+    save();
+    spdlog::info("saved the weights of step {} in {}", trainer_.steps(), run_dir_.weights());
+  } catch (const std::exception& error) {
+    spdlog::warn("the weights of step {} could not be saved: {}", trainer_.steps(), error.what());
+  } catch (...) {
+    spdlog::warn("the weights of step {} could not be saved", trainer_.steps());
+  }
 }
 
 void TrainingLoop::log_end() const {

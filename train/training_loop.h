@@ -14,13 +14,17 @@
 
 namespace greyhound {
 
+// Some rank got a signal; to be asked by all of them at the same point.
+bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& communicator);
+
 class TrainingLoop {
  public:
   // On the root rank, starts metrics.jsonl in the run's folder, which exists.
   TrainingLoop(const Context& context, Communicator& communicator, const Config& config, const BatchPlan& batch,
-               const RunDir& run_dir, TrainingBuffers& buffers, RunData& data);
+               const RunDir& run_dir, TrainingBuffers& buffers, RunData& data, const StopRequest& stop);
 
-  // Trains to the last step, or to the end of the step in which Ctrl-C or SIGTERM came; then saves the weights.
+  // Trains to the last step, or to the end of the step in which Ctrl-C or SIGTERM came; then saves the weights. When a
+  // step fails, saves those of the steps before it and throws what the step threw.
   void run();
 
  private:
@@ -29,14 +33,15 @@ class TrainingLoop {
   void log_start() const;
   void train_one_step();
   void log_step(const StepMetrics& metrics, const StepResult& result);
-  double validate();
+  void validate(StepMetrics& metrics);
   void print_sample();
   void save();
+  void save_after_failure() noexcept;
   void log_end() const;
 
   bool due(std::int64_t every) const;  // after the step that was just made
   bool finished() const { return trainer_.steps() >= config_.train.max_steps; }
-  bool stop_agreed() const;  // some rank got a signal; asked by all of them at the same step
+  bool stop_noticed();  // this rank got a signal; says so the first time
 
   Context context_;
   Communicator& communicator_;
@@ -46,7 +51,8 @@ class TrainingLoop {
   TrainingBuffers& buffers_;
   RunData& data_;
   Trainer trainer_;
-  StopRequest stop_;
+  const StopRequest& stop_;
+  bool stop_announced_ = false;
   std::optional<MetricsFile> metrics_;  // of the root rank
 
   std::optional<double> val_loss_;  // the last one

@@ -1,4 +1,5 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/config_schema.h>
 #include <greyhound/train/yaml_reader.h>
 
 #include <yaml-cpp/yaml.h>
@@ -32,6 +33,7 @@ const char* kind_of(const YAML::Node& node) {
 
 std::string key_text(const YAML::Node& key, const std::string& name, const char* what) {
   require(key.IsScalar(), place(name, key.Mark()), ": expected the name of a ", what, ", got ", kind_of(key));
+  require(!key.Scalar().empty(), place(name, key.Mark()), ": expected the name of a ", what, ", got ''");
   return key.Scalar();
 }
 
@@ -108,7 +110,8 @@ std::vector<YamlEntry> read_yaml(const std::string& text, const std::string& nam
     // The section itself is an entry without a key, so that an unknown one is reported even when it is empty.
     entries.push_back({section, "", "", false, where, where, where});
     if (item.second.IsNull()) continue;
-    require(item.second.IsMap(), where, ": expected keys below ", section, ", got ", kind_of(item.second));
+    require(item.second.IsMap(), where, ": expected keys below ", section, ", got ", kind_of(item.second),
+            is_config_section(section) ? "" : suggest_section(section));
     read_section(section, where, item.second, name, text, entries);
   }
   return entries;

@@ -51,6 +51,27 @@ TEST_CASE("weights: loading restores the bits, and rounds for bf16") {
   CHECK(same);
 }
 
+TEST_CASE("weights: a tensor of whole numbers is an error that names file and tensor") {
+  const TemporaryFolder folder;
+  const ToyRun run(toy());
+  const ParameterList& parameters = run.buffers.model.parameters();
+  const SafetensorsFile good(save(run, folder / "good.safetensors"));
+  std::vector<NamedTensor> tensors;
+  const std::vector<std::int32_t> counts(12);
+  for (const std::string& name : good.names()) {
+    const bool changed = name == "ln_f.weight";
+    tensors.push_back(
+        {name, changed ? tensor(static_cast<const void*>(counts.data()), DType::int32, {12}) : good[name]});
+  }
+  const std::string path = folder / "bad.safetensors";
+  write_safetensors(path, tensors);
+  std::vector<float> block(static_cast<std::size_t>(parameters.block_elements()));
+  const std::string message = error_of([&] {
+    load_weights(path, run.context, parameters, tensor(block.data(), DType::fp32, {parameters.block_elements()}));
+  });
+  CHECK(message == "1: " + path + ": tensor ln_f.weight: expected dtype fp32, bf16 or fp16, found int32");
+}
+
 TEST_CASE("weights: a file of another model is an error with both values") {
   const TemporaryFolder folder;
   const ToyRun run(toy());

@@ -38,7 +38,6 @@ class Program {
     if (process_ != 0) return;
     redirect(out_, STDOUT_FILENO);
     redirect(error_, STDERR_FILENO);
-    setenv("OMP_WAIT_POLICY", "passive", 0);  // threads that spin slow a busy machine down many times
     for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
     std::vector<char*> argv = {const_cast<char*>(GREYHOUND_PROGRAM)};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -118,6 +117,18 @@ void check_error(const Outcome& outcome, int exit_code, const std::string& part)
 
 }  // namespace
 
+TEST_CASE("program: threads that wait sleep, unless the user chose otherwise") {
+  const TemporaryFolder folder;
+  unsetenv("OMP_WAIT_POLICY");
+  // libgomp prints what it read; the GNU library alone is looked at.
+  const Outcome own = run(folder, {"--version"}, {"OMP_DISPLAY_ENV=true"});
+  if (own.error.find("OMP_WAIT_POLICY") == std::string::npos) return;  // another OpenMP
+  CHECK(own.error.rfind("OMP_WAIT_POLICY = 'PASSIVE'") != std::string::npos);
+  const Outcome chosen = run(folder, {"--version"}, {"OMP_DISPLAY_ENV=true", "OMP_WAIT_POLICY=active"});
+  CHECK(chosen.error.rfind("OMP_WAIT_POLICY = 'PASSIVE'") == std::string::npos);
+  CHECK(own.out == chosen.out);
+}
+
 TEST_CASE("program: --help and --version") {
   const TemporaryFolder folder;
   const Outcome help = run(folder, {"--help"});
@@ -143,6 +154,14 @@ TEST_CASE("program: mistakes on the command line and in the configuration exit w
   check_error(run(folder, {"train"}), 2, "CONFIG");
   check_error(run(folder, {"train", config, "--overwite"}), 2, "--overwite");
   check_error(run(folder, {"sample", folder.path(), "--temperature", "-1"}), 2, "--temperature");
+  const Arguments wrong[] = {{"--temperature", "nan"},  {"--temperature", "inf"}, {"--temperature", "1e999"},
+                             {"--tokens", "-1"},        {"--tokens", "1.5"},      {"--tokens", "99999999999999999999"},
+                             {"--top-k", "4294967296"}, {"--seed", "-1"}};
+  for (const Arguments& option : wrong) {
+    CAPTURE(option[1]);
+    check_error(run(folder, {"sample", folder.path(), option[0], option[1]}), 2, option[0] + ": ");
+  }
+  check_error(run(folder, {"eval", folder.path(), "--batches", "99999999999999999999"}), 2, "--batches: ");
   check_error(run(folder, {"train", folder / "none.yaml"}), 2, "none.yaml");
   check_error(run(folder, {"train", config, "optimizer.learning_rte=1"}), 2, "learning_rte");
   check_error(run(folder, {"train", config, "train.max_steps=3.5"}), 2, "train.max_steps");
@@ -172,7 +191,45 @@ TEST_CASE("program: failures at run time exit with 1, one line, and leave nothin
     CAPTURE(part);
     CHECK(contains(memory.out, part));
   }
+  check_error(run(folder, {"train", config, "data.train=synthetic", "model.vocab_size=17", "sample.every=0",
+                           "train.batch_tokens=1600000000000"}),
+              1, "train.batch_tokens, ");
   CHECK_FALSE(fs::exists(folder / "run"));
+}
+
+TEST_CASE("program: 16384 layers are planned at once") {
+  const TemporaryFolder folder;
+  check_error(run(folder, {"train", config_file(folder), "model.n_layer=16384", "model.n_embd=2048",
+                           "train.micro_batch=1", "sample.every=0"}),
+              1, "out of memory on cpu");
+}
+
+TEST_CASE("program: a step that fails leaves the weights of the steps before it") {
+  const TemporaryFolder folder;
+  // Steps of 64 tokens; the third step meets token 1000.
+  std::vector<std::uint16_t> ids(64 * 5 + 1, 3);
+  ids[64 * 2 + 7] = 1000;
+  const std::string data = write_file(folder / "a.bin", shard_bytes(ids));
+  const Arguments arguments = {"train", config_file(folder), "data.train=" + data, "model.vocab_size=100",
+                               "sample.every=0"};
+  const Outcome outcome = run(folder, arguments);
+  CAPTURE(outcome.error);
+  CHECK(outcome.exit_code == 1);
+  CHECK(contains(outcome.error, "token id 1000 is outside the vocabulary"));
+  CHECK(SafetensorsFile(folder / "run/model.safetensors").metadata().at("step") == "2");
+  CHECK(contains(outcome.out, "1 token shard,"));
+  CHECK(fs::exists(folder / "run/tokenizer.json"));
+
+  // When the weights cannot be saved either, that is not what is reported as the error.
+  fs::remove(folder / "run/model.safetensors");
+  fs::create_directories(folder / "run/model.safetensors/occupied");
+  Arguments again = arguments;
+  again.push_back("--overwrite");
+  const Outcome both = run(folder, again);
+  CAPTURE(both.error);
+  CHECK(both.exit_code == 1);
+  CHECK(contains(both.error, "greyhound: warning: the weights of step 2 could not be saved"));
+  CHECK(contains(both.error, "greyhound: error: " + data));
 }
 
 TEST_CASE("program: trains, samples, evaluates; refuses to write over a run") {
@@ -219,12 +276,29 @@ TEST_CASE("program: trains, samples, evaluates; refuses to write over a run") {
   CHECK(run(folder, {"sample", run_dir, "--temperature", "0", "--tokens", "3"}).out.size() == 3 + 3 + 1);
   check_error(run(folder, {"sample", run_dir, "--prompt", "~"}), 2, "");
 
+  // Output that goes nowhere is a failure; a tokenizer that is gone is named.
+  for (const Arguments& command : {Arguments{"sample", run_dir}, Arguments{"eval", run_dir}}) {
+    std::string line = std::string("'") + GREYHOUND_PROGRAM + "'";
+    for (const std::string& argument : command) line += " '" + argument + "'";
+    const int status = std::system((line + " >/dev/full 2>" + (folder / "full")).c_str());
+    CHECK(WEXITSTATUS(status) == 1);
+    CHECK(contains(read_file(folder / "full"), "standard output cannot be written"));
+  }
+  fs::rename(run_dir + "/tokenizer.json", folder / "kept");
+  check_error(run(folder, {"sample", run_dir}), 2, "it holds no tokenizer.json");
+  check_error(run(folder, {"eval", run_dir}), 2, "it holds no tokenizer.json");
+  fs::rename(folder / "kept", run_dir + "/tokenizer.json");
+
   // A second run: refused, then told to replace.
   const std::string weights = read_file(run_dir + "/model.safetensors");
   check_error(run(folder, {"train", config, "train.max_steps=2"}), 2, "--overwrite");
   CHECK(metrics_of(run_dir).size() == 12);
   CHECK(read_file(run_dir + "/model.safetensors") == weights);
   write_file(run_dir + "/notes.txt", "mine");
+  check_error(run(folder, {"train", config, "--overwrite", "data.train=" + folder / "none.txt"}), 2, "none.txt");
+  CHECK(run(folder, {"train", config, "--overwrite", "train.batch_tokens=1600000000000"}).exit_code == 1);
+  CHECK(metrics_of(run_dir).size() == 12);
+  CHECK(read_file(run_dir + "/model.safetensors") == weights);
   CHECK(run(folder, {"train", config, "train.max_steps=2", "--overwrite"}).exit_code == 0);
   CHECK(metrics_of(run_dir).size() == 2);
   CHECK(read_file(run_dir + "/notes.txt") == "mine");
@@ -257,7 +331,7 @@ TEST_CASE("program: the same bits in every logged loss and in the weights, run a
 }
 
 TEST_CASE("program: Ctrl-C and SIGTERM save the weights at the end of the step and exit with 0") {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal);
     const TemporaryFolder folder;
     const Program program(folder, {"train", config_file(folder), "train.max_steps=1000000", "eval.every=0",
@@ -271,10 +345,29 @@ TEST_CASE("program: Ctrl-C and SIGTERM save the weights at the end of the step a
     const Outcome outcome = program.wait();
     CAPTURE(outcome.error);
     CHECK(outcome.exit_code == 0);
-    CHECK(contains(outcome.out, signal == SIGINT ? "stopped by Ctrl-C" : "stopped by SIGTERM"));
+    const char* name = signal == SIGINT ? "Ctrl-C" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+    CHECK(contains(outcome.out, std::string("stopped by ") + name));
     const SafetensorsFile weights(folder / "run/model.safetensors");
     CHECK(weights.metadata().at("step") == std::to_string(metrics_of(folder / "run").size()));
   }
+}
+
+TEST_CASE("program: Ctrl-C ends a long sample") {
+  const TemporaryFolder folder;
+  const Program program(folder,
+                        {"train", config_file(folder), "eval.every=0", "sample.every=1", "sample.tokens=1000000000"});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const std::string metrics = folder / "run/metrics.jsonl";
+  while ((!fs::exists(metrics) || fs::file_size(metrics) == 0) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the sample has begun
+  program.send(SIGINT);
+  const Outcome outcome = program.wait();
+  CAPTURE(outcome.error);
+  CHECK(outcome.exit_code == 0);
+  CHECK(contains(outcome.error, "stopping after this step; Ctrl-C again ends at once"));
+  CHECK(SafetensorsFile(folder / "run/model.safetensors").metadata().at("step") == "1");
 }
 
 TEST_CASE("program: a run that diverges ends with 1, names the tensor and keeps the last good weights") {

@@ -79,6 +79,14 @@ TEST_CASE("config: mistakes are named with file, line, column and the nearest ke
       {"run:\n\tdir: a\n", "run.yaml:2:", "bad YAML"},
       {"run:\n  dir: *a\n", "run.yaml:2:8: bad YAML", ""},
       {"run:\n  dir: a\n---\nrun:\n  dir: b\n", "run.yaml: expected one YAML document, found 2", ""},
+      {"optimizer:\n  LR: 1\n", "run.yaml:2:3: unknown key optimizer.LR", "did you mean optimizer.lr?"},
+      {"optimizer:\n  BETA_2: 1\n", "run.yaml:2:3:", "did you mean optimizer.beta2?"},
+      {"MODEL:\n", "run.yaml:1:1: unknown section MODEL", "did you mean model?"},
+      {"n_layer: 1\n", "run.yaml:1:1: expected keys below n_layer, got a value", "did you mean model.n_layer?"},
+      {"model: 1\n", "run.yaml:1:1: expected keys below model, got a value", ""},
+      {"model: {\"\": 3}\n", "run.yaml:1:9: expected the name of a key", "got ''"},
+      {"\"\": {}\n", "run.yaml:1:1: expected the name of a section", "got ''"},
+      {"model:\n  n_layer: \"\"\n", "run.yaml:2:12: model.n_layer: expected a whole number", "got the text \"\""},
       // Ranges.
       {"optimizer:\n  lr: -1\n", "run.yaml:2:7: optimizer.lr: expected a number from 0", "got -1"},
       {"optimizer:\n  beta2: 1\n", "run.yaml:2:10:", "from 0 to below 1, got 1"},
@@ -88,6 +96,16 @@ TEST_CASE("config: mistakes are named with file, line, column and the nearest ke
       {"loss:\n  z_loss_multiplier: -1e-4\n", "run.yaml:2:22:", "got -1e-04"},
       {"loss:\n  label_smoothing: 1\n", "run.yaml:2:20:", "below 1"},
       {"loss:\n  softcap: -30\n", "run.yaml:2:12:", "got -30"},
+      // Numbers that are out of range, or nothing, as fp32.
+      {"optimizer:\n  eps: 1e-60\n", "run.yaml:2:8: optimizer.eps: expected a number",
+       "which is 0 in single precision"},
+      {"optimizer:\n  beta1: 0.9999999999\n", "run.yaml:2:10: optimizer.beta1:", "which is 1 in single precision"},
+      {"optimizer:\n  beta2: 0.999999999\n", "run.yaml:2:10: optimizer.beta2:", "which is 1 in single precision"},
+      {"optimizer:\n  grad_clip: 1e-300\n", "run.yaml:2:14: optimizer.grad_clip:", "which is 0 in single precision"},
+      {"model:\n  dropout: 0.9999999999\n", "run.yaml:2:12: model.dropout:", "which is 1 in single precision"},
+      {"loss:\n  label_smoothing: 0.9999999999\n", "run.yaml:2:20: loss.label_smoothing:", "which is 1 in single"},
+      {"loss:\n  softcap: 1e-60\n", "run.yaml:2:12: loss.softcap:", "which is 0 in single precision"},
+      {"loss:\n  z_loss_multiplier: 1e-46\n", "run.yaml:2:22: loss.z_loss_multiplier:", "which is 0 in single"},
       {"data:\n  ignore_token: -2\n", "run.yaml:2:17:", "got -2"},
       {"eval:\n  every: -1\n", "run.yaml:2:10: eval.every: expected a whole number from 0", "got -1"},
       {"sample:\n  every: -1\n", "run.yaml:2:10: sample.every", "got -1"},
@@ -173,7 +191,8 @@ TEST_CASE("config: overrides win, the last one most, and are checked the same wa
       {"optimiser.lr=1", "did you mean optimizer?"},
       {"train.max_steps=3.5", "expected a whole number, got 3.5"},
       {"train.max_steps=\"3\"", "got the text \"3\""},
-      {"train.max_steps=", "expected a whole number"},
+      {"train.max_steps=", "expected a whole number, got ''"},
+      {"optimizer.beta2=0.999999999", "got 0.999999999, which is 1 in single precision"},
       {"eval.every=-1", "got -1"},
       {"train.max_steps", "expected section.key=value"},
       {"max_steps=3", "expected section.key=value"},
@@ -201,7 +220,7 @@ TEST_CASE("config: to_yaml loads again to the same values") {
   config.run.seed = 123456789012345;
   config.run.precision = DType::bf16;
   config.optimizer.lr = 0.1 + 0.2;
-  config.optimizer.eps = 1e-300;
+  config.optimizer.eps = 1e-38;
   config.sample.prompt = "line\n\ttab \x01 \x7f {é} # not a comment: x";
   config.data.tokenizer = TokenizerKind::character;
   config.model.tie_embeddings = false;

@@ -6,6 +6,8 @@
 
 #include "test_files.h"
 
+#include <sys/stat.h>
+
 #include <string>
 
 using namespace greyhound;
@@ -48,6 +50,8 @@ TEST_CASE("data: the files of a glob are sorted by name; a name that exists is n
   CHECK(find_files("data.train", folder / "d[1].txt") == std::vector<std::string>{folder / "d[1].txt"});
   CHECK(contains(error_of([&] { find_files("data.val", folder / "x*"); }), "2: data.val: no file matches"));
   CHECK(contains(error_of([&] { find_files("data.val", folder.path()); }), "is a folder; a glob such as"));
+  REQUIRE(mkfifo((folder / "pipe.txt").c_str(), 0600) == 0);
+  CHECK(contains(error_of([&] { find_files("data.val", folder / "p*.txt"); }), "pipe.txt is not a regular file"));
 }
 
 TEST_CASE("data: a missing file names the command that makes it") {

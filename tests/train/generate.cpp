@@ -98,6 +98,16 @@ TEST_CASE("generation: 200 tokens from a model of 64 positions, whole characters
   CHECK(text_of("").size() >= 200);
 }
 
+TEST_CASE("generation: ends when it is told to stop") {
+  ToyRun run(toy());
+  int drawn = 0;
+  GenerationOptions options;
+  options.tokens = 1 << 30;
+  options.stop = [&] { return drawn == 3; };
+  generate(run.context, run.buffers.model, std::vector<std::int32_t>{1}, options, [&](std::int32_t) { ++drawn; });
+  CHECK(drawn == 3);
+}
+
 TEST_CASE("generation: a window that slides sees the last half of the positions") {
   // After the slide the cache holds what the last 32 tokens alone would give: the same draw follows from them.
   const TemporaryFolder folder;

@@ -106,6 +106,27 @@ TEST_CASE("loader: shard edges: every pair once an epoch, adjacent in one file, 
   }
 }
 
+TEST_CASE("loader: a file that is cut short during the run is an error, not the end of the program") {
+  const TemporaryFolder folder;
+  constexpr std::int64_t length = 3 * 4096;  // more than the page in which the file then ends
+  const BatchPlan plan = make_plan(1, 4, 1);
+  const std::string text = write_file(folder / "a.txt", std::string(length, 'x'));
+  const std::string shard = write_file(folder / "a.bin", counting_shard(length));
+  const std::shared_ptr<const DataSource> sources[] = {
+      text_source(text, 4, 1), std::make_shared<TokenShards>(std::vector<TokenShard>{read_shard_header(shard)}, 4, 1)};
+  const std::string paths[] = {text, shard};
+  for (int i = 0; i < 2; ++i) {
+    CAPTURE(paths[i]);
+    Loader loader(sources[i], plan, 0, 1 << 30);
+    Evaluator evaluator(sources[i], 1, 1, 1, 4, 0, 1, 1 << 30);
+    loader.next();
+    std::filesystem::resize_file(paths[i], 100);
+    const std::string start = "1: " + paths[i] + ": was cut short while it was read";
+    CHECK(contains(error_of([&] { loader.next(); }), start));
+    CHECK(contains(error_of([&] { evaluator.batch(0); }), start));
+  }
+}
+
 TEST_CASE("loader: 3.5 epochs are counted") {
   const TemporaryFolder folder;
   const BatchPlan plan = make_plan(1, 4, 1);

@@ -32,8 +32,10 @@ TEST_CASE("run folder: a run that is there is refused, or replaced without touch
   CHECK(contains(refused, "--overwrite"));
   run.check(true);
   CHECK(read_file(run.metrics()) == "{}\n");
+  write_file(run.weights(), "old");
   run.create();
   CHECK_FALSE(fs::exists(run.metrics()));
+  CHECK(read_file(run.weights()) == "old");  // until the first save
   CHECK(read_file(folder / "run/notes.txt") == "mine");
 }
 
@@ -53,4 +55,6 @@ TEST_CASE("run folder: a command that reads a run says what is missing") {
   CHECK(contains(error_of([&] { RunDir(folder.path()).require_run(); }), "config.yaml"));
   write_file(folder / "config.yaml", "");
   CHECK(contains(error_of([&] { RunDir(folder.path()).require_run(); }), "model.safetensors"));
+  write_file(folder / "model.safetensors", "");
+  CHECK(contains(error_of([&] { RunDir(folder.path()).require_run(); }), "tokenizer.json"));
 }

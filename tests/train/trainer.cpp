@@ -86,6 +86,21 @@ TEST_CASE("trainer: a NaN in one gradient skips the step and leaves weights, mom
   }
 }
 
+TEST_CASE("evaluation: ends when it is told to stop") {
+  ToyRun run(toy({"eval.batches=50"}));
+  int asked = 0;
+  const auto evaluate_until = [&](int questions) {
+    asked = 0;
+    return evaluate(run.context, *run.communicator, run.buffers.model, *run.data.validation, run.buffers.batch,
+                    [&] { return ++asked == questions; });
+  };
+  REQUIRE(run.data.validation->size() == 50);
+  CHECK(evaluate_until(3).stopped);
+  CHECK(asked == 3);
+  CHECK_FALSE(evaluate_until(50).stopped);  // after the last batch nobody asks
+  CHECK(asked == 49);
+}
+
 TEST_CASE("trainer: three skipped steps in a row end the run and name the tensor; two do not") {
   ToyRun run(toy());
   const auto skip = [&] {
