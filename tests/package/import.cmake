@@ -62,6 +62,13 @@ foreach(example IN ITEMS minimal_cpu custom_loss logprobs)
   message(STATUS "${example}: ${output}")
 endforeach()
 
+# Every installed header compiles by itself as C++17.
+file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/greyhound/*.h)
+foreach(header IN LISTS headers)
+  file(WRITE ${WORK_DIR}/header.cpp "#include <${header}>\n")
+  run(${CXX} -std=c++17 -Wall -Wextra -Werror -fsyntax-only -I${prefix}/include ${WORK_DIR}/header.cpp)
+endforeach()
+
 # The importer keeps its own flags, and sees none of the trainer's headers.
 file(READ ${WORK_DIR}/examples/compile_commands.json commands)
 foreach(flag IN ITEMS -fopenmp -march -Wall -Wextra -O3 -O2 -ffast-math -fno-math-errno spdlog yaml-cpp fvisibility)
