@@ -5,6 +5,7 @@
 
 cmake_minimum_required(VERSION 3.25)
 
+# What is tested is importing, not speed: libraries that are built here are built without optimisation, which is quick.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -21,7 +22,7 @@ set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMA
 
 if(KIND STREQUAL "subdirectory")
   run(${configure} -S ${SOURCE_DIR}/tests/package/subdirectory -B ${WORK_DIR}/build -DGREYHOUND_SOURCE_DIR=${SOURCE_DIR}
-    -DGREYHOUND_CUDA=OFF)
+    -DGREYHOUND_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug)
   run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
   run(${WORK_DIR}/build/minimal_cpu)
   message(STATUS "${output}")
@@ -30,8 +31,8 @@ endif()
 
 # Install, and move what was installed.
 if(KIND STREQUAL "shared")
-  run(${configure} -S ${SOURCE_DIR} -B ${WORK_DIR}/library -DBUILD_SHARED_LIBS=ON -DGREYHOUND_BUILD_TRAINER=OFF
-    -DGREYHOUND_BUILD_TESTS=OFF -DGREYHOUND_CUDA=OFF -DGREYHOUND_MPI=OFF)
+  run(${configure} -S ${SOURCE_DIR} -B ${WORK_DIR}/library -DBUILD_SHARED_LIBS=ON -DCMAKE_BUILD_TYPE=Debug
+    -DGREYHOUND_BUILD_TRAINER=OFF -DGREYHOUND_BUILD_TESTS=OFF -DGREYHOUND_CUDA=OFF -DGREYHOUND_MPI=OFF)
   run(${CMAKE_COMMAND} --build ${WORK_DIR}/library)
   set(BUILD_DIR ${WORK_DIR}/library)
 endif()
