@@ -48,13 +48,7 @@ inline float capped(float u, float scale, float cap, float* slope) {
   const float magnitude = std::fabs(x);
   const float q = vec::exp(-2.0f * magnitude);
   const float large = (1.0f - q) / (1.0f + q);
-  const float s = x * x;
-  float p = -1382.0f / 155925.0f;
-  p = vec::mul_add(p, s, 62.0f / 2835.0f);
-  p = vec::mul_add(p, s, -17.0f / 315.0f);
-  p = vec::mul_add(p, s, 2.0f / 15.0f);
-  p = vec::mul_add(p, s, -1.0f / 3.0f);
-  const float small = vec::mul_add(p * s, x, x);
+  const float small = vec::tanh_near_zero(x);  // both sides are made, then one is chosen: no branch
   const float tanh = magnitude < 0.35f ? small : std::copysign(large, x);
   if (slope != nullptr) *slope = 4.0f * q / ((1.0f + q) * (1.0f + q));
   return std::fabs(u) == infinity ? u : x != x ? x : cap * tanh;
