@@ -1,4 +1,4 @@
-// Reductions over a thread block in a fixed order. Internal to the CUDA backend.
+// Reductions over a thread block in a fixed order. Of the CUDA backend; loss/row_loss.cuh needs it.
 #pragma once
 
 #include <cstring>
@@ -8,16 +8,26 @@ namespace greyhound::cuda {
 inline constexpr int warp_size = 32;
 inline constexpr int max_warps = 32;  // of a block of 1024 threads
 
-// The value of the lane `offset` above, for any struct of 32-bit words.
-template <class T>
-__device__ T shuffle_down(const T& value, int offset) {
+// Applies `shuffle` to each word of any struct of 32-bit words.
+template <class T, class Shuffle>
+__device__ T shuffle_words(const T& value, Shuffle shuffle) {
   static_assert(sizeof(T) % sizeof(unsigned) == 0, "made of 32-bit words");
   unsigned words[sizeof(T) / sizeof(unsigned)];
   memcpy(words, &value, sizeof(T));
-  for (unsigned& word : words) word = __shfl_down_sync(0xffffffffu, word, offset);
+  for (unsigned& word : words) word = shuffle(word);
   T other;
   memcpy(&other, words, sizeof(T));
   return other;
+}
+
+// The value of the lane `offset` above, and that of the first lane.
+template <class T>
+__device__ T shuffle_down(const T& value, int offset) {
+  return shuffle_words(value, [&](unsigned word) { return __shfl_down_sync(0xffffffffu, word, offset); });
+}
+template <class T>
+__device__ T shuffle_from_first(const T& value) {
+  return shuffle_words(value, [](unsigned word) { return __shfl_sync(0xffffffffu, word, 0); });
 }
 
 // Reduces one value per thread; every thread gets thread 0's result. combine(T& a, const T& b) adds b to a. blockDim.x

@@ -1,10 +1,14 @@
-// Matrix elements on the device: conversions, and 16 bytes of a row as one access. Internal to the CUDA backend.
+// Matrix elements on the device: conversions, and 16 bytes of a row as one access. Of the CUDA
+// backend; loss/row_loss.cuh needs it.
 #pragma once
 
 #include <greyhound/core/dtype.h>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstring>
 
 namespace greyhound::cuda {
 
@@ -67,6 +71,74 @@ __device__ inline Packed<T> pack(const float (&values)[packed_size<T>]) {
   constexpr int per_word = packed_size<T> / 4;
   return {make_uint4(pack_word(values, T{}), pack_word(values + per_word, T{}), pack_word(values + 2 * per_word, T{}),
                      pack_word(values + 3 * per_word, T{}))};
+}
+
+// The largest element of some packs; NaN only where all are.
+template <int count>
+__device__ inline float largest(const Packed<float> (&packs)[count]) {
+  float most = -INFINITY;
+#pragma unroll
+  for (int g = 0; g < count; ++g) {
+    float values[4];
+    unpack(packs[g], values);
+    most = fmaxf(most, fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3])));
+  }
+  return most;
+}
+template <class Pair, class T, int count>
+__device__ inline Pair largest_pair(const Packed<T> (&packs)[count]) {
+  const auto pair = [](unsigned word) {
+    Pair value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+  };
+  const auto of_pack = [&](const uint4& bits) {
+    return __hmax2(__hmax2(pair(bits.x), pair(bits.y)), __hmax2(pair(bits.z), pair(bits.w)));
+  };
+  Pair most = of_pack(packs[0].bits);
+#pragma unroll
+  for (int g = 1; g < count; ++g) most = __hmax2(most, of_pack(packs[g].bits));
+  return most;
+}
+template <int count>
+__device__ inline float largest(const Packed<bf16> (&packs)[count]) {
+  const float2 pair = __bfloat1622float2(largest_pair<__nv_bfloat162>(packs));
+  return fmaxf(pair.x, pair.y);
+}
+template <int count>
+__device__ inline float largest(const Packed<fp16> (&packs)[count]) {
+  const float2 pair = __half22float2(largest_pair<__half2>(packs));
+  return fmaxf(pair.x, pair.y);
+}
+
+// The pack with -inf in place of one element.
+template <class T>
+__device__ inline Packed<T> without_element(Packed<T> packed, int element) {
+  float values[packed_size<T>];
+  unpack(packed, values);
+#pragma unroll
+  for (int i = 0; i < packed_size<T>; ++i) {
+    if (i == element) values[i] = -INFINITY;
+  }
+  return pack<T>(values);
+}
+
+// Bytes shift .. shift + 16 of 32, from the lowest; `shift` is even and below 16.
+__device__ inline uint4 middle_bytes(const uint4& low, const uint4& high, unsigned shift) {
+  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  if (shift & 8) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
+  }
+  if (shift & 4) {
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = words[i + 1];
+  }
+  if (shift & 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 16);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // Whether a row can be read or written 16 bytes at a time.

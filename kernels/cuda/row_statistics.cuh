@@ -11,14 +11,28 @@
 
 namespace greyhound::cuda {
 
-// exp(x) for x <= 0: to 2 ulp for fp32 logits; for 16-bit ones to 7e-6 at x = -80 and better above, in half the
-// instructions.
+// exp(x) for x <= 0: to 2 ulp for fp32 logits; for 16-bit ones to 7e-6 at x = -80 and better above, in a third of the
+// instructions, and 0 below fp32's smallest normal number.
 template <class T>
 __device__ inline float row_exp(float x) {
   if constexpr (sizeof(T) == 4) {
     return expf(x);
   } else {
-    return __expf(x);
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+    return result;
+  }
+}
+
+// exp(x) * 2^shift, as exactly as row_exp: with a shift the result does not reach the smallest numbers so soon.
+template <class T>
+__device__ inline float shifted_exp(float x, float shift) {
+  if constexpr (sizeof(T) == 4) {
+    return expf(x);  // which needs none
+  } else {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(fmaf(x, 1.4426950408889634f, shift)));
+    return result;
   }
 }
 
@@ -28,28 +42,32 @@ struct Squash {
   float scale;
   float cap;  // 0: none
 
+  // Whether z is anything but u. Kernels are compiled for both, since most callers have neither scale nor cap.
+  bool active() const { return scale != 1 || cap > 0; }
+
   // With `slope` also dz/du / scale. tanh and its derivative both come from q = exp(-2 |x|): tanh = (1 - q) / (1 + q),
   // but its Taylor polynomial where that cancels; 1 - tanh^2 = 4 q / (1 + q)^2, which never does.
-  template <bool softcap>
+  template <bool active>
   __device__ float apply(float u, float* slope = nullptr) const {
-    if constexpr (!softcap) {
+    if (slope != nullptr) *slope = 1;
+    if constexpr (!active) return u;
+    if (cap == 0) {
       const float z = scale * u;
       return z == -INFINITY && u != -INFINITY ? -FLT_MAX : z;  // scaling must not mask a finite logit
-    } else {
-      const float x = scale * u / cap;
-      const float magnitude = fabsf(x);
-      const float q = expf(-2.0f * magnitude);
-      const float large = (1.0f - q) / (1.0f + q);
-      const float square = x * x;
-      float p = -1382.0f / 155925.0f;
-      p = fmaf(p, square, 62.0f / 2835.0f);
-      p = fmaf(p, square, -17.0f / 315.0f);
-      p = fmaf(p, square, 2.0f / 15.0f);
-      p = fmaf(p, square, -1.0f / 3.0f);
-      const float tanh = magnitude < 0.35f ? fmaf(p * square, x, x) : copysignf(large, x);
-      if (slope != nullptr) *slope = 4.0f * q / ((1.0f + q) * (1.0f + q));
-      return isinf(u) ? u : x != x ? x : cap * tanh;
     }
+    const float x = scale * u / cap;
+    const float magnitude = fabsf(x);
+    const float q = expf(-2.0f * magnitude);
+    const float large = (1.0f - q) / (1.0f + q);
+    const float square = x * x;
+    float p = -1382.0f / 155925.0f;
+    p = fmaf(p, square, 62.0f / 2835.0f);
+    p = fmaf(p, square, -17.0f / 315.0f);
+    p = fmaf(p, square, 2.0f / 15.0f);
+    p = fmaf(p, square, -1.0f / 3.0f);
+    const float tanh = magnitude < 0.35f ? fmaf(p * square, x, x) : copysignf(large, x);
+    if (slope != nullptr) *slope = 4.0f * q / ((1.0f + q) * (1.0f + q));
+    return isinf(u) ? u : x != x ? x : cap * tanh;
   }
 };
 
@@ -128,12 +146,31 @@ __device__ inline void combine(RowStatistics& a, RowStatistics b) {
   }
 }
 
+// The statistics of a warp, in every lane.
+template <class T, bool extras>
+__device__ inline RowStatistics reduce_warp(RowStatistics s) {
+  if constexpr (extras) {
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) combine<T, true>(s, shuffle_down(s, offset));
+    return shuffle_from_first(s);
+  } else {
+    float max = s.max;
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+      max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, offset));
+    }
+    const float base = max == -INFINITY ? 0.0f : max;
+    s.sum *= row_exp<T>(s.max - base);
+    s.max = max;
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) s.sum += __shfl_xor_sync(0xffffffffu, s.sum, offset);
+    return s;
+  }
+}
+
 // Loads per thread in flight before the first is used.
 inline constexpr int loads_in_flight = 4;
 
 // Statistics of columns [0, vocab) but `excluded` (-1: none) of a row stored in `columns`, by the whole block; all
 // threads get them. The first `cached` packs of 16 bytes are kept in `row_cache` on the way.
-template <class T, bool softcap, bool extras>
+template <class T, bool squashed, bool extras>
 __device__ RowStatistics row_statistics(const T* row, int vocab, int columns, int excluded, const Squash& squash,
                                         uint4* row_cache, int cached) {
   constexpr int size = packed_size<T>;
@@ -162,7 +199,7 @@ __device__ RowStatistics row_statistics(const T* row, int vocab, int columns, in
         }
       }
 #pragma unroll
-      for (int i = 0; i < size; ++i) z[i] = squash.apply<softcap>(u[i]);
+      for (int i = 0; i < size; ++i) z[i] = squash.apply<squashed>(u[i]);
       add_columns<T, extras>(s, u, z, pack * size);
     }
   }

@@ -53,7 +53,7 @@ __device__ void each_index_in(const IndexArguments& indices, std::int64_t row, i
   }
 }
 
-template <class T, class G, bool softcap>
+template <class T, class G, bool squashed>
 __device__ RowSums row_sums(const BackwardArguments<G>& args, const T* logits, std::int64_t row, float lse) {
   constexpr int size = packed_size<T>;
   const bool aligned = is_packed_aligned(logits);
@@ -75,7 +75,7 @@ __device__ RowSums row_sums(const BackwardArguments<G>& args, const T* logits, s
       }
     });
 #pragma unroll
-    for (int i = 0; i < size; ++i) rest += row_exp<T>(args.squash.apply<softcap>(values[i]) - lse);
+    for (int i = 0; i < size; ++i) rest += row_exp<T>(args.squash.apply<squashed>(values[i]) - lse);
   }
   RowSums sums{rest, 0, 0, -1};
   for (std::int64_t k = threadIdx.x; k < args.index.per_row; k += blockDim.x) {
@@ -84,7 +84,7 @@ __device__ RowSums row_sums(const BackwardArguments<G>& args, const T* logits, s
     sums.total += args.grad_out.at(row, k);
     bool seen = false;  // an index that comes again has its term already
     for (std::int64_t before = 0; before < k && !seen; ++before) seen = args.index.at(row, before) == index;
-    if (!seen) sums.add_class(index, row_exp<T>(args.squash.apply<softcap>(widen(logits[index])) - lse));
+    if (!seen) sums.add_class(index, row_exp<T>(args.squash.apply<squashed>(widen(logits[index])) - lse));
   }
   __shared__ RowSums shared[max_warps];
   return block_reduce(sums, RowSums{0, 0, 0, -1}, shared, [](RowSums& a, const RowSums& b) {
@@ -108,7 +108,7 @@ __device__ double class_gradient(const BackwardArguments<G>& args, std::int64_t 
 
 // One block per row; sums follow a fixed tree. Each thread owns the same packs of columns in both passes, and the
 // reduction between them is a barrier, so that the gradient may replace the logits.
-template <class T, class G, bool softcap>
+template <class T, class G, bool squashed>
 __global__ void __launch_bounds__(1024) selective_backward_kernel(const BackwardArguments<G> args) {
   constexpr int size = packed_size<T>;
   const std::int64_t row = blockIdx.x;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(1024) selective_backward_kernel(const Backward
     return;
   }
   const float lse = args.lse[row];
-  const RowSums sums = row_sums<T, G, softcap>(args, logits, row, lse);
+  const RowSums sums = row_sums<T, G, squashed>(args, logits, row, lse);
   const double sum = sums.others + sums.peak;
   const double scale = (args.grad_scale != nullptr ? *args.grad_scale : 1.0) * args.logit_scale;
   // Adding 0 turns -0 into +0: a grad_out of 0 gives zeros without a sign.
@@ -135,8 +135,7 @@ __global__ void __launch_bounds__(1024) selective_backward_kernel(const Backward
     unpack(load_packed(logits, first, args.columns, aligned), z);
 #pragma unroll
     for (int i = 0; i < size; ++i) {
-      slopes[i] = 1;
-      z[i] = args.squash.apply<softcap>(z[i], softcap ? &slopes[i] : nullptr);
+      z[i] = args.squash.apply<squashed>(z[i], &slopes[i]);
       gradients[i] = z[i] == -INFINITY ? 0.0f : factor * row_exp<T>(z[i] - lse);
     }
     each_index_in<size>(args.index, row, first, [&](int selected, std::int64_t index) {
@@ -171,7 +170,8 @@ void launch_backward(const Context& context, const SelectiveLogSoftmaxBackward& 
   backward.squash = {args.logit_scale, args.softcap};
   const RowLaunch launch =
       row_launch(args.logits.columns(), sizeof(T), cache_of(context).max_block_shared_bytes, false);
-  const auto kernel = args.softcap > 0 ? selective_backward_kernel<T, G, true> : selective_backward_kernel<T, G, false>;
+  const auto kernel =
+      backward.squash.active() ? selective_backward_kernel<T, G, true> : selective_backward_kernel<T, G, false>;
   kernel<<<static_cast<unsigned>(args.logits.rows()), launch.threads, 0, stream_of(context.stream())>>>(backward);
   check_launch("selective_log_softmax_backward_rows");
 }
