@@ -1,6 +1,8 @@
 #include <greyhound/kernels/matmul.h>
 
 #include <greyhound/kernels/backend.h>
+#include <greyhound/kernels/matmul_choice.h>
+#include <greyhound/kernels/matmul_choices.h>
 
 namespace greyhound {
 
@@ -49,6 +51,12 @@ void matmul(const Context& context, const Matmul& args, Workspace& workspace) {
         cpu::matmul(context, product, workspace);
       },
       [&] { cuda::matmul(context, args, workspace); });
+}
+
+void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace) {
+  check(context, args);
+  run_on_device(
+      context, [] {}, [&] { cuda::tune_matmul(context, args, workspace); });
 }
 
 std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {

@@ -30,7 +30,9 @@ struct Matmul {
 
 GREYHOUND_API void matmul(const Context& context, const Matmul& args, Workspace& workspace);
 
-// The exact bytes of workspace that matmul takes for these arguments; only shapes and dtypes are looked at.
+// The bytes of workspace that matmul asks for with these arguments; only shapes and dtypes are looked at, so operands
+// whose strides or alignments rule out a faster way may take less. On CUDA this also makes the library's handle, so
+// that a product can be captured in a graph without having run before.
 GREYHOUND_API std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args);
 
 // Which library makes the products of this build on the context's device: "oneDNN 2.6.3", "built-in", ...

@@ -10,3 +10,4 @@
 #include <greyhound/loss/scale_gradients.h>
 #include <greyhound/loss/selective_log_softmax.h>
 #include <greyhound/loss/sums.h>
+#include <greyhound/loss/tune.h>

@@ -5,18 +5,27 @@
 #include <greyhound/core/context.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <tuple>
 
 namespace greyhound::cuda {
 
 class Products;  // cublaslt.h
 
 struct Cache {
+  int compute_capability = 0;              // 90 for 9.0
   std::size_t max_block_shared_bytes = 0;  // dynamic shared memory that one block can ask for
-  std::shared_ptr<Products> products;      // made by the first product
+  // Clusters of a kernel that are on the device at once, by kernel, blocks and shared memory: see
+  // row_stream_launch.cuh.
+  std::map<std::tuple<const void*, unsigned, std::size_t>, int> resident_clusters;
+  std::shared_ptr<Products> products;  // see products_of
 };
 
 // The cache of the context's device; reads the limits at the first call.
 Cache& cache_of(const Context& context);
+
+// The context's products; makes the library's handle at the first call, with the context's device current.
+Products& products_of(const Context& context);
 
 }  // namespace greyhound::cuda

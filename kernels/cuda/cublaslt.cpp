@@ -1,10 +1,13 @@
 #include <greyhound/kernels/cuda/cublaslt.h>
 
 #include <greyhound/core/cuda/cuda_check.h>
+#include <greyhound/kernels/cuda/fastest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace greyhound::cuda {
 
@@ -35,9 +38,10 @@ cudaDataType_t cuda_type(std::int64_t dtype) {
   }
 }
 
-// The largest power of two, up to what any vector access asks for, that divides the address.
+// The largest power of two up to 16 that divides the address. No access is wider and no tensor map asks for more, so
+// that a choice made on one buffer holds for every other that starts at 16 bytes, the rows of a chunk among them.
 std::int64_t alignment_of(const void* pointer) {
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pointer) | memory_alignment;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pointer) | 16;
   return static_cast<std::int64_t>(address & (~address + 1));
 }
 
@@ -59,35 +63,118 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "preference");
 }
 
-enum KeyField {
-  m,
-  n,
-  k,
-  lda,
-  ldb,
-  ld_from,
-  ld_to,
-  dtype,
-  to_dtype,
-  transposes,
-  align_a,
-  align_b,
-  align_from,
-  align_to,
-  align_bias,
-  device_scalars,
-  scratch
-};
-
 std::int64_t stride_of(const ConstTensor& matrix) { return std::max(matrix.row_stride, matrix.columns()); }
+
+MatmulKey key_of(const Product& p) {
+  using Key = MatmulKey;
+  Key key;
+  key[Key::m] = p.to.rows();
+  key[Key::n] = p.to.columns();
+  key[Key::k] = p.transpose_a ? p.a.rows() : p.a.columns();
+  key[Key::dtype] = static_cast<std::int64_t>(p.a.dtype);
+  key[Key::to_dtype] = static_cast<std::int64_t>(p.to.dtype);
+  key[Key::transpose_a] = p.transpose_a;
+  key[Key::transpose_b] = p.transpose_b;
+  key[Key::lda] = stride_of(p.a);
+  key[Key::ldb] = stride_of(p.b);
+  key[Key::ld_from] = stride_of(p.from);
+  key[Key::ld_to] = stride_of(p.to);
+  key[Key::align_a] = alignment_of(p.a.data);
+  key[Key::align_b] = alignment_of(p.b.data);
+  key[Key::align_from] = alignment_of(p.from.data);
+  key[Key::align_to] = alignment_of(p.to.data);
+  key[Key::bias] = p.bias != nullptr;
+  key[Key::device_scalars] = p.scalars != nullptr;
+  return key;
+}
+
+std::string describe(const MatmulKey& key) {
+  return concat("[", key[MatmulKey::m], ", ", key[MatmulKey::k], "] x [", key[MatmulKey::k], ", ", key[MatmulKey::n],
+                "]");
+}
+
+// Whether the library means that it has nothing for this product.
+bool offers_nothing(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
 
 }  // namespace
 
-struct Products::Algorithm {
+// The library's descriptions of a product, and the algorithm that makes it.
+struct Products::Call {
   Operation operation;
   Layout a, b, from, to;
   bool available = false;
   cublasLtMatmulAlgo_t algorithm{};
+
+  Call(const Product& p, const MatmulKey& key) {
+    using Key = MatmulKey;
+    // out^T = op(b)^T x op(a)^T: b is the library's first operand. fp32 is fp32: no TF32.
+    cublasLtMatmulDesc_t desc = nullptr;
+    check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product description");
+    operation.reset(desc);
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p.scalars != nullptr) {
+      set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, std::int32_t{CUBLASLT_POINTER_MODE_DEVICE});
+    }
+    if (p.bias != nullptr) {
+      set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key[Key::to_dtype]));
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    a = layout_of(key[Key::dtype], p.a.rows(), p.a.columns(), key[Key::lda]);
+    b = layout_of(key[Key::dtype], p.b.rows(), p.b.columns(), key[Key::ldb]);
+    from = layout_of(key[Key::to_dtype], key[Key::m], key[Key::n], key[Key::ld_from]);
+    to = layout_of(key[Key::to_dtype], key[Key::m], key[Key::n], key[Key::ld_to]);
+  }
+
+  // The heuristic's candidates, in its order; empty where it has none.
+  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle, const MatmulKey& key, int at_most) const {
+    using Key = MatmulKey;
+    cublasLtMatmulPreference_t created = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&created), "preference");
+    const Preference preference(created);
+    const auto alignment = [&](cublasLtMatmulPreferenceAttributes_t attribute, Key::Field field) {
+      set(preference, attribute, static_cast<std::uint32_t>(key[field]));
+    };
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{library_workspace_bytes});
+    // Parts of a split sum are added in fp32, never in a 16-bit output, and in a fixed order.
+    set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Key::align_b);
+    alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Key::align_a);
+    alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Key::align_from);
+    alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Key::align_to);
+
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(at_most));
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, operation.get(), b.get(), a.get(), from.get(), to.get(),
+                                       preference.get(), at_most, results.data(), &found);
+    if (offers_nothing(status)) return {};
+    check(status, "choice of an algorithm");
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (int i = 0; i < found; ++i) {
+      if (results[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
+        algorithms.push_back(results[static_cast<std::size_t>(i)].algo);
+      }
+    }
+    return algorithms;
+  }
+
+  void check_loaded(cublasLtHandle_t handle, const MatmulKey& key, const cublasLtMatmulAlgo_t& loaded) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(handle, operation.get(), b.get(), a.get(), from.get(), to.get(), &loaded, &result);
+    const char* wrong = status != CUBLAS_STATUS_SUCCESS                  ? cublasLtGetStatusString(status)
+                        : result.state != CUBLAS_STATUS_SUCCESS          ? cublasLtGetStatusString(result.state)
+                        : result.workspaceSize > library_workspace_bytes ? "it needs more workspace"
+                                                                         : nullptr;
+    if (wrong == nullptr) return;
+    throw_runtime("matmul: ", library(), " refuses the algorithm chosen for ", describe(key), ": ", wrong,
+                  "; tune again instead of loading this choice");
+  }
 };
 
 Products::Products() { check(cublasLtCreate(&handle_), "create"); }
@@ -98,90 +185,57 @@ std::string Products::library() {
   return concat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-Products::Key Products::key_of(const Product& p) const {
-  Key key{};
-  key[m] = p.to.rows();
-  key[n] = p.to.columns();
-  key[k] = p.transpose_a ? p.a.rows() : p.a.columns();
-  key[lda] = stride_of(p.a);
-  key[ldb] = stride_of(p.b);
-  key[ld_from] = stride_of(p.from);
-  key[ld_to] = stride_of(p.to);
-  key[dtype] = static_cast<std::int64_t>(p.a.dtype);
-  key[to_dtype] = static_cast<std::int64_t>(p.to.dtype);
-  key[transposes] = (p.transpose_a ? 1 : 0) + (p.transpose_b ? 2 : 0);
-  key[align_a] = alignment_of(p.a.data);
-  key[align_b] = alignment_of(p.b.data);
-  key[align_from] = alignment_of(p.from.data);
-  key[align_to] = alignment_of(p.to.data);
-  key[align_bias] = p.bias == nullptr ? 0 : alignment_of(p.bias);
-  key[device_scalars] = p.scalars != nullptr;
-  key[scratch] = static_cast<std::int64_t>(p.workspace_bytes);
-  return key;
+Products::Call& Products::prepared(const Product& product, const MatmulKey& key) {
+  const auto at = calls_.find(key);
+  if (at != calls_.end()) return *at->second;
+  auto call = std::make_unique<Call>(product, key);
+  const auto choice = choices_.find(key);
+  if (choice != choices_.end()) {
+    call->check_loaded(handle_, key, choice->second);
+    call->available = true;
+    call->algorithm = choice->second;
+  } else {
+    const std::vector<cublasLtMatmulAlgo_t> first = call->candidates(handle_, key, 1);
+    call->available = !first.empty();
+    if (call->available) call->algorithm = first[0];
+  }
+  return *calls_.emplace(key, std::move(call)).first->second;
 }
 
-std::unique_ptr<Products::Algorithm> Products::choose(const Product& p, const Key& key) const {
-  auto chosen = std::make_unique<Algorithm>();
-  // out^T = op(b)^T x op(a)^T: b is the library's first operand. fp32 is fp32: no TF32.
-  cublasLtMatmulDesc_t desc = nullptr;
-  check(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product description");
-  chosen->operation.reset(desc);
-  set(chosen->operation, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(chosen->operation, CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.scalars != nullptr) {
-    set(chosen->operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, std::int32_t{CUBLASLT_POINTER_MODE_DEVICE});
-  }
-  if (p.bias != nullptr) {
-    set(chosen->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(chosen->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key[to_dtype]));
-    set(chosen->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  }
-  chosen->a = layout_of(key[dtype], p.a.rows(), p.a.columns(), key[lda]);
-  chosen->b = layout_of(key[dtype], p.b.rows(), p.b.columns(), key[ldb]);
-  chosen->from = layout_of(key[to_dtype], key[m], key[n], key[ld_from]);
-  chosen->to = layout_of(key[to_dtype], key[m], key[n], key[ld_to]);
-
-  cublasLtMatmulPreference_t created = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&created), "preference");
-  const Preference preference(created);
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{p.workspace_bytes});
-  // Parts of a split sum are added in fp32, never in a 16-bit output.
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(key[align_b]));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(key[align_a]));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(key[align_from]));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(key[align_to]));
-
-  cublasLtMatmulHeuristicResult_t result{};
-  int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_, chosen->operation.get(), chosen->b.get(), chosen->a.get(),
-                                     chosen->from.get(), chosen->to.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-      (status == CUBLAS_STATUS_SUCCESS && found == 0))
-    return chosen;
-  check(status, "choice of an algorithm");
-  check(result.state, "choice of an algorithm");
-  chosen->available = true;
-  chosen->algorithm = result.algo;
-  return chosen;
+cublasStatus_t Products::enqueue(const Context& context, const Product& p, const Call& call,
+                                 const cublasLtMatmulAlgo_t& algorithm) const {
+  if (p.bias != nullptr) set(call.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const float* alpha = p.scalars != nullptr ? p.scalars : &p.alpha;
+  const float* beta = p.scalars != nullptr ? p.scalars + 1 : &p.beta;
+  return cublasLtMatmul(handle_, call.operation.get(), alpha, p.b.data, call.b.get(), p.a.data, call.a.get(), beta,
+                        p.from.data, call.from.get(), p.to.data, call.to.get(), &algorithm, p.workspace,
+                        library_workspace_bytes, stream_of(context.stream()));
 }
 
 bool Products::multiply(const Context& context, const Product& p) {
-  const Key key = key_of(p);
-  auto at = algorithms_.find(key);
-  if (at == algorithms_.end()) at = algorithms_.emplace(key, choose(p, key)).first;
-  const Algorithm& chosen = *at->second;
-  if (!chosen.available) return false;
-  if (p.bias != nullptr) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  const float* alpha = p.scalars != nullptr ? p.scalars : &p.alpha;
-  const float* beta = p.scalars != nullptr ? p.scalars + 1 : &p.beta;
-  check(cublasLtMatmul(handle_, chosen.operation.get(), alpha, p.b.data, chosen.b.get(), p.a.data, chosen.a.get(), beta,
-                       p.from.data, chosen.from.get(), p.to.data, chosen.to.get(), &chosen.algorithm, p.workspace,
-                       p.workspace_bytes, stream_of(context.stream())),
-        "product");
+  const Call& call = prepared(p, key_of(p));
+  if (!call.available) return false;
+  check(enqueue(context, p, call, call.algorithm), "product");
   return true;
+}
+
+bool Products::tune(const Context& context, const Product& p) {
+  constexpr int most_candidates = 100;
+  const MatmulKey key = key_of(p);
+  const Call call(p, key);
+  const std::vector<cublasLtMatmulAlgo_t> algorithms = call.candidates(handle_, key, most_candidates);
+  const int best = fastest(stream_of(context.stream()), static_cast<int>(algorithms.size()), [&](int i) {
+    return enqueue(context, p, call, algorithms[static_cast<std::size_t>(i)]) == CUBLAS_STATUS_SUCCESS;
+  });
+  (void)cudaGetLastError();  // of candidates that did not start
+  if (best < 0) return false;
+  choose(key, algorithms[static_cast<std::size_t>(best)]);
+  return true;
+}
+
+void Products::choose(const MatmulKey& key, const cublasLtMatmulAlgo_t& algorithm) {
+  choices_[key] = algorithm;
+  calls_.erase(key);
 }
 
 }  // namespace greyhound::cuda

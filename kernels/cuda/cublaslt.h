@@ -2,18 +2,20 @@
 #pragma once
 
 #include <greyhound/core/context.h>
-#include <greyhound/core/memory.h>
 #include <greyhound/core/tensor.h>
+#include <greyhound/kernels/matmul_choice.h>
 
 #include <cublasLt.h>
 
-#include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 
 namespace greyhound::cuda {
+
+// What the library gets to work with, whatever the shape: NVIDIA recommends 32 MiB for Hopper, 4 MiB before.
+inline constexpr std::size_t library_workspace_bytes = std::size_t{32} << 20;
 
 // to = alpha * op(a) x op(b) + beta * from + bias, row-major; every dimension at least 1.
 struct Product {
@@ -23,11 +25,11 @@ struct Product {
   bool transpose_a, transpose_b;
   float alpha, beta;
   const float* scalars;  // alpha and beta in device memory; nullptr: the two above
-  const void* bias;      // [N] in to's dtype; nullptr: none
-  void* workspace;
-  std::size_t workspace_bytes;
+  const void* bias;      // [N] in to's dtype, aligned to 16 bytes; nullptr: none
+  void* workspace;       // library_workspace_bytes, aligned to memory_alignment
 };
 
+// The library's handle and the algorithms of one context. All but the products themselves happens on the host.
 class Products {
  public:
   Products();
@@ -36,21 +38,29 @@ class Products {
   Products& operator=(const Products&) = delete;
 
   // Enqueues the product. False, with nothing enqueued, where the library has no algorithm for it. The first call of a
-  // shape asks the library's heuristic on the host; later ones only look the answer up.
+  // shape takes the algorithm that was tuned or loaded for it, or else asks the library's heuristic; later calls only
+  // look the answer up. Throws where the library refuses a loaded algorithm.
   bool multiply(const Context& context, const Product& product);
+
+  // Times the heuristic's candidates and keeps the fastest for later products of this shape. False, with no choice
+  // made, where the library has none. Waits for the stream.
+  bool tune(const Context& context, const Product& product);
+
+  const std::map<MatmulKey, cublasLtMatmulAlgo_t>& choices() const { return choices_; }
+  void choose(const MatmulKey& key, const cublasLtMatmulAlgo_t& algorithm);
 
   static std::string library();
 
  private:
-  struct Algorithm;
-  // Everything the choice depends on: shape, strides, dtypes, alignments, epilogue, workspace.
-  using Key = std::array<std::int64_t, 17>;
+  struct Call;
 
-  Key key_of(const Product& product) const;
-  std::unique_ptr<Algorithm> choose(const Product& product, const Key& key) const;
+  Call& prepared(const Product& product, const MatmulKey& key);
+  cublasStatus_t enqueue(const Context& context, const Product& product, const Call& call,
+                         const cublasLtMatmulAlgo_t& algorithm) const;
 
   cublasLtHandle_t handle_ = nullptr;
-  std::map<Key, std::unique_ptr<Algorithm>> algorithms_;
+  std::map<MatmulKey, cublasLtMatmulAlgo_t> choices_;  // tuned and loaded
+  std::map<MatmulKey, std::unique_ptr<Call>> calls_;   // seen
 };
 
 }  // namespace greyhound::cuda

@@ -1,11 +1,13 @@
-// Matrix products: cuBLASLt, and a plain tiled kernel for what it does not offer.
+// Matrix products: cuBLASLt, thin kernels for the rest of dimensions that its fast kernels do not take, and a plain
+// tiled kernel for what it does not offer at all.
 #include <greyhound/kernels/matmul.h>
 
 #include <greyhound/core/cuda/device_scope.h>
 #include <greyhound/core/memory.h>
 #include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/cublaslt.h>
-#include <greyhound/kernels/cuda/packed.cuh>
+#include <greyhound/kernels/matmul_choice.h>
+#include <greyhound/kernels/cuda/thin_product.cuh>
 
 #include <algorithm>
 #include <type_traits>
@@ -14,56 +16,10 @@ namespace greyhound::cuda {
 
 namespace {
 
-__device__ inline float gelu(float x) {
-  return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-}
-
-// Element (row, column) of a matrix of any orientation.
-template <class T>
-struct Strided {
-  const T* data;
-  std::int64_t row_step, column_step;
-  __device__ float operator()(std::int64_t row, std::int64_t column) const {
-    return widen(data[row * row_step + column * column_step]);
-  }
-};
-
-struct Extent {
-  std::int64_t m, n, k;
-};
-
-template <class Out>
-struct Epilogue {
-  float alpha, beta;
-  const float* alpha_factor;
-  const void* bias;
-  DType bias_dtype;
-  bool gelu;
-  Out* out;
-  std::int64_t out_stride;
-  Out* pre_activation;
-  std::int64_t pre_stride;
-
-  __device__ void store(std::int64_t row, std::int64_t column, float sum) const {
-    Out& target = out[row * out_stride + column];
-    float value = (alpha_factor != nullptr ? alpha * *alpha_factor : alpha) * sum;
-    if (beta != 0) value += beta * widen(target);
-    if (bias != nullptr) {
-      switch (bias_dtype) {
-        case DType::bf16: value += widen(static_cast<const bf16*>(bias)[column]); break;
-        case DType::fp16: value += widen(static_cast<const fp16*>(bias)[column]); break;
-        default: value += static_cast<const float*>(bias)[column];
-      }
-    }
-    if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = narrow<Out>(value);
-    target = narrow<Out>(gelu ? cuda::gelu(value) : value);
-  }
-};
-
 constexpr int tile = 16;
 
 // One block per 16 x 16 outputs, one thread each; depths are added in order. For what cuBLASLt does not offer, or not
-// with one rounding: odd shapes with a bias, the last columns of an odd width, K = 0.
+// with one rounding: a bias with rows that do not start at 16 bytes, K = 0.
 template <class T, class Out>
 __global__ void __launch_bounds__(tile* tile)
     tiled_product_kernel(const Strided<T> a, const Strided<T> b, const Extent extent, const Epilogue<Out> epilogue) {
@@ -86,25 +42,11 @@ __global__ void __launch_bounds__(tile* tile)
 
 template <class T, class Out>
 void tiled_product(const Context& context, const Matmul& args, const Extent& extent) {
-  const auto strided = [](const ConstTensor& matrix, bool transpose) {
-    return Strided<T>{matrix.as<T>(), transpose ? 1 : matrix.row_stride, transpose ? matrix.row_stride : 1};
-  };
-  Epilogue<Out> epilogue{};
-  epilogue.alpha = args.alpha;
-  epilogue.beta = args.beta;
-  epilogue.alpha_factor = args.alpha_factor.as<float>();
-  epilogue.bias = args.bias.data;
-  epilogue.bias_dtype = args.bias.dtype;
-  epilogue.gelu = args.activation == Activation::gelu;
-  epilogue.out = args.out.as<Out>();
-  epilogue.out_stride = args.out.row_stride;
-  epilogue.pre_activation = args.pre_activation ? args.pre_activation.as<Out>() : nullptr;
-  epilogue.pre_stride = args.pre_activation.row_stride;
   const std::int64_t tiles = ((extent.m + tile - 1) / tile) * ((extent.n + tile - 1) / tile);
   require(tiles < (std::int64_t{1} << 31), "matmul: out ", to_string(args.out.shape),
           " is too large for the plain CUDA product");
   tiled_product_kernel<T, Out><<<static_cast<unsigned>(tiles), dim3(tile, tile), 0, stream_of(context.stream())>>>(
-      strided(args.a, args.transpose_a), strided(args.b, args.transpose_b), extent, epilogue);
+      strided<T>(args.a, args.transpose_a), strided<T>(args.b, args.transpose_b), extent, Epilogue<Out>(args));
   check_launch("matmul");
 }
 
@@ -138,31 +80,7 @@ __global__ void scalars_kernel(const float* factor, float alpha, float beta, flo
   scalars[1] = beta;
 }
 
-// The scratch of every product, whatever its shape: a converted bias and scalars in front, the library gets the rest.
-constexpr std::size_t scratch_bytes = std::size_t{32} << 20;
-
-class Scratch {
- public:
-  explicit Scratch(const Tensor& block) : next_(static_cast<char*>(block.data)), left_(block.bytes()) {}
-  bool fits(std::size_t bytes) const { return rounded(bytes) <= left_ / 2; }
-  void* take(std::size_t bytes) {
-    void* taken = next_;
-    next_ += rounded(bytes);
-    left_ -= rounded(bytes);
-    return taken;
-  }
-  void* rest() const { return next_; }
-  std::size_t left() const { return left_; }
-
- private:
-  static std::size_t rounded(std::size_t bytes) {
-    return (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
-  }
-  char* next_;
-  std::size_t left_;
-};
-
-// The library's epilogue takes a bias in out's dtype alone.
+// The library's epilogue takes a bias in out's dtype alone, and reads it 16 bytes at a time.
 void convert_bias(const Context& context, const ConstTensor& bias, const Tensor& converted) {
   const std::int64_t n = bias.elements();
   dispatch(bias.dtype, "matmul: bias", [&](auto from_tag) {
@@ -198,19 +116,88 @@ void finish(const Context& context, const Matmul& args, const Tensor& from) {
   }
 }
 
-// The library's kernels for 16-bit operands want rows that start at 16 bytes and dimensions of a multiple of this. Its
-// others are several times slower, and round the product before they add the bias.
-constexpr std::int64_t granule = 8;
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
 bool aligned_rows(const ConstTensor& matrix) {
   const std::int64_t row_bytes = matrix.row_stride * static_cast<std::int64_t>(size_of(matrix.dtype));
-  return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && (row_bytes % 16 == 0 || matrix.rows() <= 1);
+  return is_aligned(matrix.data) && (row_bytes % 16 == 0 || matrix.rows() <= 1);
 }
 
-// Whether everything but perhaps N is as those kernels want it.
-bool aligned_but_for_width(const Matmul& args, const Extent& extent) {
-  return extent.k % granule == 0 && aligned_rows(args.a) && aligned_rows(args.b) && aligned_rows(args.out) &&
-         aligned_rows(args.pre_activation);
+// What the library takes beside its own workspace: alpha and beta, and a bias in out's dtype.
+constexpr std::int64_t scalar_count = 2;
+
+bool needs_conversion(const Matmul& args) { return args.bias.dtype != args.out.dtype || !is_aligned(args.bias.data); }
+
+// The product with its bias by the library, then the activation by a kernel of ours. False, with `out` untouched, where
+// the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the best.
+bool library_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
+  const Workspace::Scope scope(workspace);
+  Product product{};
+  product.a = args.a;
+  product.b = args.b;
+  product.from = args.out;
+  product.to = args.pre_activation ? args.pre_activation : args.out;
+  product.transpose_a = args.transpose_a;
+  product.transpose_b = args.transpose_b;
+  product.alpha = args.alpha;
+  product.beta = args.beta;
+  product.workspace = workspace.take(DType::uint8, {static_cast<std::int64_t>(library_workspace_bytes)}).data;
+  product.bias = args.bias.data;
+  if (args.bias && needs_conversion(args)) {
+    const Tensor converted = workspace.take(args.out.dtype, args.bias.shape);
+    convert_bias(context, args.bias, converted);
+    product.bias = converted.data;
+  }
+  if (args.alpha_factor) {
+    float* scalars = workspace.take(DType::fp32, {scalar_count}).as<float>();
+    scalars_kernel<<<1, 1, 0, stream_of(context.stream())>>>(args.alpha_factor.as<float>(), args.alpha, args.beta,
+                                                             scalars);
+    check_launch("matmul: alpha_factor");
+    product.scalars = scalars;
+  }
+  Products& products = products_of(context);
+  if (!(tuning ? products.tune(context, product) : products.multiply(context, product))) return false;
+  finish(context, args, product.to);
+  return true;
+}
+
+// Calls function(T{}, Out{}) with the element types of a and out.
+template <class Function>
+void dispatch_types(const Matmul& args, Function&& function) {
+  dispatch(args.a.dtype, "matmul: a", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (args.out.dtype == DType::fp32) {
+      function(T{}, float{});
+    } else {
+      function(T{}, T{});
+    }
+  });
+}
+
+void plain_product(const Context& context, const Matmul& args, const Extent& extent) {
+  dispatch_types(
+      args, [&](auto operand, auto out) { tiled_product<decltype(operand), decltype(out)>(context, args, extent); });
+}
+
+// The library's fast kernels for 16-bit operands want rows that start at 16 bytes, and rows whose length is a multiple
+// of this: M, N or K, whichever lies along the rows of an operand or of out. Its others are several times slower, and
+// round the product before they add the bias.
+constexpr std::int64_t granule = thin_limit;
+
+std::int64_t whole(std::int64_t extent) { return extent - extent % granule; }
+
+Extent extent_of(const Matmul& args) {
+  return {args.out.rows(), args.out.columns(), args.transpose_a ? args.a.rows() : args.a.columns()};
+}
+
+// Whether depths lie along rows.
+bool rows_along_depth(const Matmul& args) { return !args.transpose_a || args.transpose_b; }
+
+// 16-bit operands whose last rows, columns or depths can be left to kernels of ours.
+bool can_split(const Matmul& args, const Extent& extent) {
+  constexpr std::int64_t most = std::int64_t{1} << 30;  // the thin kernels count in int
+  return args.a.dtype != DType::fp32 && std::max({extent.m, extent.n, extent.k}) < most && aligned_rows(args.a) &&
+         aligned_rows(args.b) && aligned_rows(args.out) && aligned_rows(args.pre_activation);
 }
 
 template <class Void>
@@ -221,8 +208,8 @@ BasicTensor<Void> column_range(const BasicTensor<Void>& matrix, std::int64_t fir
           Shape{matrix.rows(), count}, std::max(matrix.row_stride, matrix.columns()), matrix.device};
 }
 
-// The part of the product that makes columns first .. first + count of `out`.
-Matmul part_of(const Matmul& args, std::int64_t first, std::int64_t count) {
+// The parts of a product that make columns or rows first .. first + count of `out`, or add up such depths.
+Matmul columns_of(const Matmul& args, std::int64_t first, std::int64_t count) {
   Matmul part = args;
   part.b = args.transpose_b ? args.b.row_range(first, count) : column_range(args.b, first, count);
   part.out = column_range(args.out, first, count);
@@ -230,81 +217,115 @@ Matmul part_of(const Matmul& args, std::int64_t first, std::int64_t count) {
   if (args.bias) part.bias = args.bias.slice(first, Shape{count});
   return part;
 }
-
-// The product with its bias by the library, then the activation by a kernel of ours. False, with `out` untouched, where
-// the library has no algorithm.
-bool library_product(const Context& context, const Matmul& args, Workspace& workspace) {
-  Cache& cache = cache_of(context);
-  if (!cache.products) cache.products = std::make_shared<Products>();
-  const Workspace::Scope scope(workspace);
-  Scratch scratch(workspace.take(DType::uint8, {static_cast<std::int64_t>(scratch_bytes)}));
-
-  Product product{};
-  product.a = args.a;
-  product.b = args.b;
-  product.from = args.out;
-  product.to = args.pre_activation ? args.pre_activation : args.out;
-  product.transpose_a = args.transpose_a;
-  product.transpose_b = args.transpose_b;
-  product.alpha = args.alpha;
-  product.beta = args.beta;
-  product.bias = args.bias.data;
-  if (args.bias && args.bias.dtype != args.out.dtype) {
-    const std::size_t bytes = static_cast<std::size_t>(args.bias.elements()) * size_of(args.out.dtype);
-    if (!scratch.fits(bytes)) return false;
-    const Tensor converted(scratch.take(bytes), args.out.dtype, args.bias.shape, context.device());
-    convert_bias(context, args.bias, converted);
-    product.bias = converted.data;
-  }
-  if (args.alpha_factor) {
-    float* scalars = static_cast<float*>(scratch.take(2 * sizeof(float)));
-    scalars_kernel<<<1, 1, 0, stream_of(context.stream())>>>(args.alpha_factor.as<float>(), args.alpha, args.beta,
-                                                             scalars);
-    check_launch("matmul: alpha_factor");
-    product.scalars = scalars;
-  }
-  product.workspace = scratch.rest();
-  product.workspace_bytes = scratch.left();
-  if (!cache.products->multiply(context, product)) return false;
-  finish(context, args, product.to);
-  return true;
+Matmul rows_of(const Matmul& args, std::int64_t first, std::int64_t count) {
+  Matmul part = args;
+  part.a = args.transpose_a ? column_range(args.a, first, count) : args.a.row_range(first, count);
+  part.out = args.out.row_range(first, count);
+  if (args.pre_activation) part.pre_activation = args.pre_activation.row_range(first, count);
+  return part;
+}
+Matmul depths_of(const Matmul& args, std::int64_t first, std::int64_t count) {
+  Matmul part = args;
+  part.a = args.transpose_a ? args.a.row_range(first, count) : column_range(args.a, first, count);
+  part.b = args.transpose_b ? column_range(args.b, first, count) : args.b.row_range(first, count);
+  return part;
 }
 
-void plain_product(const Context& context, const Matmul& args, const Extent& extent) {
-  dispatch(args.a.dtype, "matmul: a", [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (args.out.dtype == DType::fp32) {
-      tiled_product<T, float>(context, args, extent);
-    } else {
-      tiled_product<T, T>(context, args, extent);
+void thin_product(const Context& context, const Matmul& args, bool thin_rows) {
+  dispatch_types(args, [&](auto operand, auto out) {
+    using T = decltype(operand);
+    if constexpr (!std::is_same_v<T, float>) {
+      cuda::thin_product<T, decltype(out)>(stream_of(context.stream()), args, extent_of(args), thin_rows);
     }
   });
+}
+
+void last_depths(const Context& context, const Matmul& args, const Tensor& partial) {
+  dispatch_types(args, [&](auto operand, auto out) {
+    using T = decltype(operand);
+    if constexpr (!std::is_same_v<T, float>) {
+      cuda::last_depths<T, decltype(out)>(stream_of(context.stream()), args, extent_of(args), partial);
+    }
+  });
+}
+
+void make_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning);
+
+// All depths but the last few by the library, the others on top, and one rounding: the first sum is fp32, in `out` or
+// in the workspace.
+void split_depths(const Context& context, const Matmul& args, const Extent& extent, Workspace& workspace, bool tuning) {
+  const std::int64_t even = whole(extent.k);
+  Matmul last = depths_of(args, even, extent.k - even);
+  if (even == 0) return last_depths(context, last, {});
+  const Workspace::Scope scope(workspace);
+  Matmul first = depths_of(args, 0, even);
+  first.bias = {};
+  first.activation = Activation::none;
+  first.pre_activation = {};
+  Tensor partial;
+  if (args.out.dtype == DType::fp32) {
+    last.beta = 1;
+  } else {
+    partial = workspace.take(DType::fp32, Shape{extent.m, extent.n});
+    first.out = partial;
+    first.alpha = 1;
+    first.alpha_factor = {};
+    first.beta = 0;
+  }
+  make_product(context, first, workspace, tuning);
+  last_depths(context, last, partial);
+}
+
+void make_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
+  const Extent extent = extent_of(args);
+  if (extent.m == 0 || extent.n == 0) return;
+  if (extent.k == 0) return plain_product(context, args, extent);
+
+  const bool split = can_split(args, extent);
+  const std::int64_t even_columns = whole(extent.n), even_rows = whole(extent.m);
+  if (split && even_columns != extent.n) {
+    make_product(context, columns_of(args, 0, even_columns), workspace, tuning);
+    return thin_product(context, columns_of(args, even_columns, extent.n - even_columns), false);
+  }
+  if (split && args.transpose_a && even_rows != extent.m) {
+    make_product(context, rows_of(args, 0, even_rows), workspace, tuning);
+    return thin_product(context, rows_of(args, even_rows, extent.m - even_rows), true);
+  }
+  const bool odd_depth = extent.k % granule != 0;
+  if (split && odd_depth && rows_along_depth(args)) return split_depths(context, args, extent, workspace, tuning);
+  const bool rounds_once = !args.bias || args.out.dtype == DType::fp32 || (split && !odd_depth);
+  if (rounds_once && library_product(context, args, workspace, tuning)) return;
+  plain_product(context, args, extent);
 }
 
 }  // namespace
 
 void matmul(const Context& context, const Matmul& args, Workspace& workspace) {
-  const Extent extent{args.out.rows(), args.out.columns(), args.transpose_a ? args.a.rows() : args.a.columns()};
-  if (extent.m == 0 || extent.n == 0) return;
   const DeviceScope device(context);
-  if (extent.k == 0) return plain_product(context, args, extent);
-
-  const std::int64_t odd = extent.n % granule;
-  const bool half = args.a.dtype != DType::fp32, aligned = aligned_but_for_width(args, extent);
-  if (half && aligned && odd != 0 && extent.n > granule) {
-    // An odd vocabulary: all columns but the last few at the library's full speed.
-    const std::int64_t even = extent.n - odd;
-    cuda::matmul(context, part_of(args, 0, even), workspace);
-    plain_product(context, part_of(args, even, odd), {extent.m, odd, extent.k});
-    return;
-  }
-  const bool rounds_once = !args.bias || args.out.dtype == DType::fp32 || (aligned && odd == 0);
-  if (rounds_once && library_product(context, args, workspace)) return;
-  plain_product(context, args, extent);
+  make_product(context, args, workspace, false);
 }
 
-std::size_t matmul_workspace_bytes(const Context&, const Matmul& args) {
-  return args.out.elements() == 0 ? 0 : scratch_bytes;
+void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace) {
+  const DeviceScope device(context);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(context.stream()), &capture), "tune_matmul");
+  require(capture == cudaStreamCaptureStatusNone, "tune_matmul: cannot time anything while a CUDA graph is captured");
+  make_product(context, args, workspace, true);
+}
+
+std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
+  const Extent extent = extent_of(args);
+  if (extent.m == 0 || extent.n == 0) return 0;
+  const DeviceScope device(context);
+  products_of(context);  // the handle takes memory of its own, which a product in a graph capture must not
+  std::size_t bytes = library_workspace_bytes + Workspace::size(DType::fp32, {scalar_count}) +
+                      Workspace::size(args.out.dtype, {extent.n});
+  if (args.a.dtype != DType::fp32 && args.out.dtype != DType::fp32 && rows_along_depth(args) &&
+      extent.k % granule != 0 && extent.k > granule) {
+    const std::int64_t rows = args.transpose_a ? whole(extent.m) : extent.m;
+    bytes += Workspace::size(DType::fp32, Shape{rows, whole(extent.n)});
+  }
+  return bytes;
 }
 
 std::string matmul_library() { return Products::library(); }

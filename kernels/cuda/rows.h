@@ -1,4 +1,4 @@
-// Launch shapes of the kernels with one block per row. Internal to the CUDA backend.
+// Launch shapes of the kernels with one block per row. Of the CUDA backend; loss/row_loss.cuh needs it.
 #pragma once
 
 #include <greyhound/core/error.h>
