@@ -39,6 +39,8 @@ std::size_t products_bytes(const Context& context, const Plan& plan, std::int64_
 std::size_t largest_products_bytes(const Context& context, const Plan& plan) {
   constexpr std::int64_t granule = 64;
   std::size_t bytes = products_bytes(context, plan, plan.chunk_rows);
+  const std::int64_t last = plan.shape.tokens % plan.chunk_rows;
+  if (last > 0) bytes = std::max(bytes, products_bytes(context, plan, last));
   for (std::int64_t rows = granule; rows < plan.chunk_rows; rows += granule) {
     bytes = std::max(bytes, products_bytes(context, plan, rows));
   }

@@ -95,18 +95,22 @@ HalfProducts prepare_half(const Context& context, const Matmul& args, const Part
   return half;
 }
 
-Scratch scratch_of(const Context& context, const Matmul& args, const Partition& p) {
+// half_scratch_bytes: the scratchpad of the prepared 16-bit products.
+Scratch scratch_of(const Matmul& args, const Partition& p, std::size_t half_scratch_bytes) {
   const bool convert = args.a.dtype != DType::fp32;
   Scratch s;
   s.a = static_cast<std::size_t>(round_up(p.rows * p.columns, 64));
   s.b = s.a + static_cast<std::size_t>(convert || args.transpose_a ? round_up(p.rows * p.depth(), 64) : 0);
   s.product = s.b + static_cast<std::size_t>(convert || !args.transpose_b ? round_up(p.columns * p.depth(), 64) : 0);
   std::size_t floats = s.product + panel_product_scratch(p.rows, p.columns, p.k);
-  // Strides may be others when the product runs; dense ones stand for all in the plan.
-  const HalfProducts half = prepare_half(context, args, p, args.a.columns(), args.b.columns());
-  floats = std::max(floats, s.a + (half.scratch_bytes + 3) / 4);
+  floats = std::max(floats, s.a + (half_scratch_bytes + 3) / 4);
   s.bytes = static_cast<std::size_t>(round_up(static_cast<std::int64_t>(floats * sizeof(float)), memory_alignment));
   return s;
+}
+
+// Strides may be others when the product runs; dense ones stand for all in the plan.
+Scratch planned_scratch(const Context& context, const Matmul& args, const Partition& p) {
+  return scratch_of(args, p, prepare_half(context, args, p, args.a.columns(), args.b.columns()).scratch_bytes);
 }
 
 std::size_t total_bytes(const Context& context, const Partition& p, const Scratch& s) {
@@ -242,9 +246,11 @@ void run(const Context& context, const Matmul& args, Workspace& workspace) {
   const Partition p = partition_of(args);
   if (p.panels() == 0) return;
   const SingleThreadedLibrary held;
-  const Scratch s = scratch_of(context, args, p);
+  Scratch s = planned_scratch(context, args, p);
+  // A workspace that was planned for other sizes may lack the library's scratchpad: the fp32 path needs none.
+  if (workspace.bytes() - workspace.used() < total_bytes(context, p, s)) s = scratch_of(args, p, 0);
   HalfProducts half = prepare_half(context, args, p, args.a.row_stride, args.b.row_stride);
-  if (s.a * sizeof(float) + half.scratch_bytes > s.bytes) half.available = false;  // strides need more than was planned
+  if (s.a * sizeof(float) + half.scratch_bytes > s.bytes) half.available = false;  // more than there is
 
   const Workspace::Scope scope(workspace);
   const Tensor block = workspace.take(DType::uint8, Shape{static_cast<std::int64_t>(total_bytes(context, p, s))});
@@ -282,7 +288,7 @@ std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
   const Partition p = partition_of(args);
   if (p.panels() == 0) return 0;
   const SingleThreadedLibrary held;
-  return total_bytes(context, p, scratch_of(context, args, p));
+  return total_bytes(context, p, planned_scratch(context, args, p));
 }
 
 std::string matmul_library() { return panel_product_library(); }
