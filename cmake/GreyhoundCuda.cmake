@@ -11,3 +11,13 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "GPUs to compile for")
 endif()
 enable_language(CUDA)
+
+# Static libraries take the static runtime, of which a program has one. Shared ones share the shared runtime: with the
+# static one each would keep a copy with a current device and errors of its own.
+set(GREYHOUND_CUDART cudart_static)
+set(GREYHOUND_CUDA_RUNTIME Static)
+if(BUILD_SHARED_LIBS)
+  set(GREYHOUND_CUDART cudart)
+  set(GREYHOUND_CUDA_RUNTIME Shared)
+endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY ${GREYHOUND_CUDA_RUNTIME})

@@ -7,19 +7,29 @@ include(CMakePackageConfigHelpers)
 set(GREYHOUND_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/greyhound)
 set(libraries greyhound_core greyhound_kernels greyhound_loss)
 
+set(rpath $ORIGIN)
+if(GREYHOUND_HAVE_CUDA)
+  list(APPEND rpath ${CUDAToolkit_LIBRARY_DIR})  # a toolkit that the system's loader does not know
+endif()
 set_target_properties(${libraries} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-  INSTALL_RPATH $ORIGIN)
+  INSTALL_RPATH "${rpath}")
 install(TARGETS ${libraries} EXPORT greyhoundTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 # Public headers stand beside their sources; a header for the library's own use says "Internal" in its first lines.
 foreach(layer IN ITEMS core kernels loss)
-  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${layer}/*.h ${PROJECT_SOURCE_DIR}/${layer}/*.cuh)
+  set(patterns ${PROJECT_SOURCE_DIR}/${layer}/*.h)
+  if(GREYHOUND_HAVE_CUDA)  # for nvcc, and what those headers are made of
+    list(APPEND patterns ${PROJECT_SOURCE_DIR}/${layer}/*.cuh ${PROJECT_SOURCE_DIR}/${layer}/cuda/*.h
+      ${PROJECT_SOURCE_DIR}/${layer}/cuda/*.cuh)
+  endif()
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${patterns})
   foreach(header IN LISTS headers)
-    file(READ ${header} beginning LIMIT 600)
+    file(READ ${PROJECT_SOURCE_DIR}/${header} beginning LIMIT 600)
     if(NOT beginning MATCHES "Internal")
-      install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/${layer})
+      cmake_path(GET header PARENT_PATH folder)
+      install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/${folder})
     endif()
   endforeach()
 endforeach()
@@ -36,6 +46,15 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/greyhoundConfig.cmake ${CMAKE_CURRENT_
 
 # pkg-config, for projects that are built with make. A static library brings what it was linked with.
 set(GREYHOUND_PC_LIBS "")
+set(GREYHOUND_PC_CFLAGS "")
+if(GREYHOUND_HAVE_CUDA)
+  foreach(folder IN LISTS CUDAToolkit_INCLUDE_DIRS)
+    string(APPEND GREYHOUND_PC_CFLAGS " -I${folder}")
+  endforeach()
+  if(BUILD_SHARED_LIBS)
+    string(APPEND GREYHOUND_PC_LIBS " -L${CUDAToolkit_LIBRARY_DIR} -lcudart")  # the runtime that these libraries use
+  endif()
+endif()
 if(NOT BUILD_SHARED_LIBS)
   if(GREYHOUND_HAVE_ONEDNN)
     string(APPEND GREYHOUND_PC_LIBS " -ldnnl")

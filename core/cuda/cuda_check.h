@@ -1,4 +1,4 @@
-// Checks of CUDA calls: a failure throws with the runtime's own text. Internal to the CUDA backend.
+// Checks of CUDA calls: a failure throws with the runtime's own text. Of the CUDA backend; loss/row_loss.cuh needs it.
 #pragma once
 
 #include <greyhound/core/error.h>

@@ -1,5 +1,5 @@
 // Makes a device current for a block of code and puts back what was current before: the library never
-// changes the caller's current device. Internal to the CUDA backend.
+// changes the caller's current device. Of the CUDA backend; loss/row_loss.cuh needs it.
 #pragma once
 
 #include <greyhound/core/context.h>

@@ -1,6 +1,8 @@
-# cmake -DKIND=static|shared|subdirectory ... -P import.cmake: another project imports Greyhound.
-#   static        this build, installed and moved; find_package and pkg-config; the programs of the documentation
-#   shared        the loss module alone as shared libraries, installed and moved
+# cmake -DKIND=static|shared|shared_cuda|subdirectory ... -P import.cmake: another project imports Greyhound.
+#   static        this build, with CUDA if it has that, installed and moved; find_package and pkg-config; the programs of
+#                 the documentation
+#   shared        the loss module alone as shared libraries, without CUDA, installed and moved
+#   shared_cuda   the same with CUDA
 #   subdirectory  the source tree by add_subdirectory
 
 cmake_minimum_required(VERSION 3.25)
@@ -19,6 +21,12 @@ file(REMOVE_RECURSE ${WORK_DIR})
 file(MAKE_DIRECTORY ${WORK_DIR})
 set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
   -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+set(cuda OFF)  # does what is imported have the CUDA backend?
+if(KIND STREQUAL "shared_cuda" OR (KIND STREQUAL "static" AND HAVE_CUDA))
+  set(cuda ON)
+  list(APPEND configure -DCMAKE_CUDA_COMPILER=${NVCC} -DCMAKE_CUDA_COMPILER_LAUNCHER=${LAUNCHER}
+    -DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURE})
+endif()
 
 if(KIND STREQUAL "subdirectory")
   run(${configure} -S ${SOURCE_DIR}/tests/package/subdirectory -B ${WORK_DIR}/build -DGREYHOUND_SOURCE_DIR=${SOURCE_DIR}
@@ -30,9 +38,9 @@ if(KIND STREQUAL "subdirectory")
 endif()
 
 # Install, and move what was installed.
-if(KIND STREQUAL "shared")
+if(KIND MATCHES "shared")
   run(${configure} -S ${SOURCE_DIR} -B ${WORK_DIR}/library -DBUILD_SHARED_LIBS=ON -DCMAKE_BUILD_TYPE=Debug
-    -DGREYHOUND_BUILD_TRAINER=OFF -DGREYHOUND_BUILD_TESTS=OFF -DGREYHOUND_CUDA=OFF -DGREYHOUND_MPI=OFF)
+    -DGREYHOUND_BUILD_TRAINER=OFF -DGREYHOUND_BUILD_TESTS=OFF -DGREYHOUND_CUDA=${cuda} -DGREYHOUND_MPI=OFF)
   run(${CMAKE_COMMAND} --build ${WORK_DIR}/library)
   set(BUILD_DIR ${WORK_DIR}/library)
 endif()
@@ -42,7 +50,7 @@ file(MAKE_DIRECTORY ${WORK_DIR}/moved)
 file(RENAME ${WORK_DIR}/installed ${prefix})
 
 # No path of the build, the source or the first prefix may remain in what CMake and pkg-config read.
-file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.pc ${prefix}/*.h)
+file(GLOB_RECURSE texts ${prefix}/*.cmake ${prefix}/*.pc ${prefix}/*.h ${prefix}/*.cuh)
 if(NOT texts)
   message(FATAL_ERROR "nothing was installed")
 endif()
@@ -58,17 +66,59 @@ endforeach()
 
 run(${configure} -S ${SOURCE_DIR}/examples -B ${WORK_DIR}/examples -DCMAKE_PREFIX_PATH=${prefix})
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/examples)
-foreach(example IN ITEMS minimal_cpu custom_loss logprobs)
+set(examples minimal_cpu custom_loss logprobs)
+if(cuda)
+  list(APPEND examples minimal_cuda custom_loss_cuda llmc_head)  # on a machine without a GPU they say so
+endif()
+foreach(example IN LISTS examples)
   run(${WORK_DIR}/examples/${example})
   message(STATUS "${example}: ${output}")
 endforeach()
 
 # Every installed header compiles by itself as C++17.
-file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/greyhound/*.h)
+file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/greyhound/*.h ${prefix}/include/greyhound/*.cuh)
+set(toolkit "")
+if(cuda)
+  cmake_path(GET NVCC PARENT_PATH toolkit)
+  set(toolkit -isystem ${toolkit}/../include)
+endif()
 foreach(header IN LISTS headers)
-  file(WRITE ${WORK_DIR}/header.cpp "#include <${header}>\n")
-  run(${CXX} -std=c++17 -Wall -Wextra -Werror -fsyntax-only -I${prefix}/include ${WORK_DIR}/header.cpp)
+  if(header MATCHES "cuh$")
+    file(WRITE ${WORK_DIR}/header.cu "#include <${header}>\n")
+    run(${NVCC} -std=c++17 -Werror=all-warnings -arch=sm_80 -cubin -I${prefix}/include -o ${WORK_DIR}/header.cubin
+      ${WORK_DIR}/header.cu)
+  else()
+    file(WRITE ${WORK_DIR}/header.cpp "#include <${header}>\n")
+    run(${CXX} -std=c++17 -Wall -Wextra -Werror -fsyntax-only -I${prefix}/include ${toolkit} ${WORK_DIR}/header.cpp)
+  endif()
 endforeach()
+
+if(cuda)
+  if(NOT EXISTS ${prefix}/include/greyhound/loss/row_loss.cuh)
+    message(FATAL_ERROR "loss/row_loss.cuh was not installed")
+  endif()
+  # A project without the language CUDA links it too.
+  run(${configure} -S ${SOURCE_DIR}/tests/package/docs -B ${WORK_DIR}/no_nvcc -DCMAKE_PREFIX_PATH=${prefix}
+    -DPROGRAMS=${SOURCE_DIR}/examples)
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/no_nvcc --target minimal_cuda)
+  run(${WORK_DIR}/no_nvcc/minimal_cuda)
+endif()
+
+# One CUDA runtime in a program: shared libraries and what links them have none inside.
+if(KIND STREQUAL "shared_cuda")
+  find_program(nm nm REQUIRED)
+  file(GLOB binaries ${prefix}/lib*/libgreyhound_*.so ${prefix}/lib*/*/libgreyhound_*.so)
+  list(LENGTH binaries count)
+  if(NOT count EQUAL 3)
+    message(FATAL_ERROR "expected three shared libraries, got ${binaries}")
+  endif()
+  foreach(binary IN LISTS binaries ITEMS ${WORK_DIR}/no_nvcc/minimal_cuda ${WORK_DIR}/examples/custom_loss_cuda)
+    run(${nm} ${binary})
+    if(output MATCHES " [tT] cudaGetDevice")
+      message(FATAL_ERROR "${binary} has a CUDA runtime of its own")
+    endif()
+  endforeach()
+endif()
 
 # The importer keeps its own flags, and sees none of the trainer's headers.
 file(READ ${WORK_DIR}/examples/compile_commands.json commands)
@@ -108,8 +158,14 @@ cmake_path(GET pc PARENT_PATH pc_folder)
 set(ENV{PKG_CONFIG_PATH} ${pc_folder})
 run(${pkg_config} --cflags --libs greyhound)
 separate_arguments(flags UNIX_COMMAND "${output}")
-run(${CXX} -std=c++17 ${SOURCE_DIR}/examples/minimal_cpu.cpp -o ${WORK_DIR}/with_pkg_config ${flags})
 cmake_path(GET pc_folder PARENT_PATH library_folder)
-set(ENV{LD_LIBRARY_PATH} ${library_folder})
-run(${WORK_DIR}/with_pkg_config)
-message(STATUS "with pkg-config: ${output}")
+set(ENV{LD_LIBRARY_PATH} ${library_folder}:$ENV{LD_LIBRARY_PATH})
+set(programs minimal_cpu)
+if(cuda)
+  list(APPEND programs minimal_cuda)
+endif()
+foreach(program IN LISTS programs)
+  run(${CXX} -std=c++17 ${SOURCE_DIR}/examples/${program}.cpp -o ${WORK_DIR}/with_pkg_config ${flags})
+  run(${WORK_DIR}/with_pkg_config)
+  message(STATUS "with pkg-config: ${output}")
+endforeach()
