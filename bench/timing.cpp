@@ -1,63 +1,56 @@
 #include "timing.h"
 
-#include <greyhound/core/error.h>
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <fstream>
+#include <cmath>
+#include <cstddef>
 
 namespace greyhound::bench {
 
-double median_milliseconds(const Context& context, const std::function<void()>& work, int repeats, double seconds) {
-  using Clock = std::chrono::steady_clock;
-  work();
-  context.synchronize();
-  std::vector<double> times;
-  const Clock::time_point start = Clock::now();
-  while (static_cast<int>(times.size()) < repeats ||
-         std::chrono::duration<double>(Clock::now() - start).count() < seconds) {
-    const Clock::time_point begin = Clock::now();
-    work();
-    context.synchronize();
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::vector<double>> time_on_host(const std::vector<const Work*>& works, int rounds) {
+  std::vector<std::vector<double>> times(works.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      const Clock::time_point begin = Clock::now();
+      (*works[i])();
+      times[i].push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    }
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  return times;
 }
 
-void print_header() {
-  std::printf("%-30s %-17s %6s %6s %7s %5s %10s %10s %6s %9s %12s\n", "operation", "mode", "N", "D", "V", "dtype", "ms",
-              "floor ms", "ratio", "T(FLOP|B)/s", "workspace");
+Times summary(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  const auto at = [&](double fraction) {
+    return times[static_cast<std::size_t>(std::lround(fraction * static_cast<double>(times.size() - 1)))];
+  };
+  return {at(0.5), at(0.1), at(0.9)};
 }
 
-void print(const Row& row) {
-  std::printf("%-30s %-17s %6lld %6lld %7lld %5s %10.3f %10.3f %6.2f %9.3f %10.1fMB\n", row.operation.c_str(),
-              row.mode.c_str(), static_cast<long long>(row.N), static_cast<long long>(row.D),
-              static_cast<long long>(row.V), row.dtype.c_str(), row.milliseconds, row.floor_milliseconds,
-              row.milliseconds / row.floor_milliseconds, row.rate, static_cast<double>(row.workspace_bytes) * 1e-6);
-  std::fflush(stdout);
+}  // namespace
+
+std::vector<std::vector<double>> time_in_turn(const Context& context, const std::vector<const Work*>& works,
+                                              int rounds) {
+  return context.device().is_cuda() ? cuda::time_in_turn(context, works, rounds) : time_on_host(works, rounds);
 }
 
-void write_json(const std::string& path, const std::vector<Row>& rows) {
-  nlohmann::json all = nlohmann::json::array();
-  for (const Row& row : rows) {
-    all.push_back({{"operation", row.operation},
-                   {"mode", row.mode},
-                   {"N", row.N},
-                   {"D", row.D},
-                   {"V", row.V},
-                   {"dtype", row.dtype},
-                   {"milliseconds", row.milliseconds},
-                   {"floor_milliseconds", row.floor_milliseconds},
-                   {"ratio", row.milliseconds / row.floor_milliseconds},
-                   {"rate", row.rate},
-                   {"workspace_bytes", row.workspace_bytes}});
-  }
-  std::ofstream file(path);
-  if (!(file << all.dump(1) << '\n')) throw_runtime(path, ": cannot be written");
+Comparison compare(const Context& context, const Work& work, const Work& floor, const Repeats& repeats) {
+  const std::vector<const Work*> works{&work, &floor};
+  // The first round makes what is made once (handles, modules); the second says how long a round takes.
+  time_in_turn(context, works, 1);
+  const auto estimate = time_in_turn(context, works, 1);
+  const double round_seconds = 1e-3 * (estimate[0][0] + estimate[1][0]);
+  Comparison result;
+  result.repeats = static_cast<int>(std::clamp(repeats.seconds / std::max(round_seconds, 1e-9),
+                                               static_cast<double>(repeats.least), static_cast<double>(repeats.most)));
+  const auto times = time_in_turn(context, works, result.repeats);
+  result.work = summary(times[0]);
+  result.floor = summary(times[1]);
+  return result;
 }
 
 }  // namespace greyhound::bench

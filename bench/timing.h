@@ -1,35 +1,50 @@
-// Timing of work on a context, and the rows of results that benchmarks print and write.
+// Timing of work on a context beside the bare work that bounds it from below.
 #pragma once
 
 #include <greyhound/core/context.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace greyhound::bench {
 
-// Median wall time of `work` in milliseconds, the context drained before and after each call: at least `repeats` calls
-// after one that warms up, and until `seconds` have passed.
-double median_milliseconds(const Context& context, const std::function<void()>& work, int repeats = 5,
-                           double seconds = 0.5);
+using Work = std::function<void()>;
 
-// A measurement beside the bare work of the same run that bounds it from below.
-struct Row {
-  std::string operation;
-  std::string mode;  // "forward", "forward+backward"
-  std::int64_t N = 0, D = 0, V = 0;
-  std::string dtype;
-  double milliseconds = 0;
-  double floor_milliseconds = 0;
-  double rate = 0;  // TFLOP/s of products, TB/s of row kernels
-  std::size_t workspace_bytes = 0;
+// Milliseconds of many calls.
+struct Times {
+  double median = 0;
+  double p10 = 0, p90 = 0;  // the spread: a tenth of the calls were faster, a tenth slower
 };
 
-void print_header();
-void print(const Row& row);
-void write_json(const std::string& path, const std::vector<Row>& rows);
+struct Comparison {
+  Times work, floor;
+  int repeats = 0;  // of each
+};
+
+// How many repeats: as many as fill `seconds`, but between the two bounds.
+struct Repeats {
+  double seconds = 0.5;
+  int least = 5;
+  int most = 200;
+};
+
+// Times `work` and `floor` in turn (work, floor, work, floor, ...), so that a drift of clocks or temperature hits both,
+// after two untimed rounds. Each call is timed on its own: between two events of the stream on CUDA, where all calls
+// are enqueued before the first is waited for; by the wall clock on the CPU.
+Comparison compare(const Context& context, const Work& work, const Work& floor, const Repeats& repeats);
+
+// Milliseconds of each work in each of `rounds` rounds, indexed [work][round].
+std::vector<std::vector<double>> time_in_turn(const Context& context, const std::vector<const Work*>& works,
+                                              int rounds);
+
+// What the CUDA build adds: timing by events, and facts about the device (name, driver, versions).
+using Facts = std::vector<std::pair<std::string, std::string>>;
+namespace cuda {
+std::vector<std::vector<double>> time_in_turn(const Context& context, const std::vector<const Work*>& works,
+                                              int rounds);
+Facts device_facts(const Context& context);
+}  // namespace cuda
 
 }  // namespace greyhound::bench
