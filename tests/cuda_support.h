@@ -3,10 +3,10 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <greyhound/core/context.h>
 #include <greyhound/core/memory.h>
 #include <greyhound/core/rng.h>
 #include <greyhound/core/workspace.h>
+#include <tests/backend.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,12 +17,8 @@
 
 namespace greyhound::cuda_test {
 
-// Whether a test of the suite "cuda" can run; says so where it cannot.
-inline bool have_device() {
-  if (cuda_device_count() > 0) return true;
-  MESSAGE("skipped: no CUDA device: " << cuda_unavailable_reason());
-  return false;
-}
+using test::device_context;
+using test::have_device;
 
 // A tensor in host memory. Every byte that no element covers (guards around it, gaps between rows) holds 0xff, and so
 // do elements that were not set: NaN in each floating-point dtype.
@@ -133,6 +129,20 @@ class HostTensor {
   std::size_t offset_ = 0;
   std::vector<unsigned char> bytes_;  // empty: no tensor
 };
+
+// Class indices [rows], or [rows, per_row], for at least 5 rows: row 1 is ignored, rows 2 and 3 begin with indices out
+// of range, row 4 has class 0, twice where it has room.
+inline HostTensor hard_indices(DType dtype, std::int64_t rows, std::int64_t per_row, std::int64_t vocab) {
+  const std::int64_t columns = std::max<std::int64_t>(1, per_row);
+  HostTensor index(dtype, per_row == 0 ? Shape{rows} : Shape{rows, per_row});
+  for (std::int64_t i = 0; i < rows * columns; ++i) index.set_index(i, (i * 7919) % vocab);
+  for (std::int64_t k = 0; k < columns; ++k) index.set_index(1 * columns + k, -100);
+  index.set_index(2 * columns, vocab);
+  index.set_index(3 * columns, -1);
+  index.set_index(4 * columns, 0);
+  if (columns > 1) index.set_index(4 * columns + 1, 0);
+  return index;
+}
 
 // Memory on a context's device.
 class DeviceMemory {

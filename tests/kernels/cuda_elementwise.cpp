@@ -13,7 +13,7 @@ namespace {
 // run(context) on both backends.
 template <class Run>
 void compare(const char* name, double relative, Run&& run) {
-  const HostTensor expected = run(Context::cpu()), got = run(Context::cuda());
+  const HostTensor expected = run(Context::cpu()), got = run(device_context());
   check_agree(name, got, expected, relative);
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("cast on CUDA" * doctest::test_suite("cuda")) {
         cast(context, {input, out});
         return out.back();
       };
-      CHECK(run(Context::cuda()).bytes() == run(Context::cpu()).bytes());
+      CHECK(run(device_context()).bytes() == run(Context::cpu()).bytes());
     }
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("copy_valid_rows on CUDA" * doctest::test_suite("cuda")) {
         copy_valid_rows(context, {from, {index, 6, -100}, to});
         return to.back();
       };
-      CHECK(run(Context::cuda()).bytes() == run(Context::cpu()).bytes());
+      CHECK(run(device_context()).bytes() == run(Context::cpu()).bytes());
     }
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("normalize_upstream on CUDA" * doctest::test_suite("cuda")) {
     for (bool per_row : {false, true}) {
       HostTensor alpha[2], row_upstream[2];
       int side = 0;
-      for (const Context& context : {Context::cpu(), Context::cuda()}) {
+      for (const Context& context : {Context::cpu(), device_context()}) {
         const Placed index(context, some_targets(rows, vocab));
         const Placed weights(context, HostTensor::random(DType::fp32, {vocab}, 9, 0.1, 3));
         const Placed upstream(context, HostTensor::random(DType::fp32, {per_row ? rows : 1}, 10, -5, 5));

@@ -3,6 +3,7 @@
 #include <tests/cuda_support.h>
 #include <tests/reference/matmul.h>
 
+#include <array>
 #include <string>
 
 using namespace greyhound;
@@ -16,6 +17,7 @@ struct Case {
   std::int64_t m = 64, n = 96, k = 40, gap = 0, offset = 0;  // gap: row stride beyond the row's length
   bool transpose_a = false, transpose_b = false, bias = false, gelu = false, pre_activation = false, factor = false;
   float alpha = 1, beta = 0;
+  bool aligned_rows = false;  // strides rounded up to 8 elements
 };
 
 void check(const Case& c) {
@@ -24,14 +26,20 @@ void check(const Case& c) {
   CAPTURE(std::string(name_of(c.out_dtype)));
   CAPTURE(c.transpose_a);
   CAPTURE(c.transpose_b);
+  CAPTURE(c.m);
+  CAPTURE(c.n);
+  CAPTURE(c.k);
   const Context context = Context::cuda();
+  const auto stride = [&](std::int64_t columns) {
+    return c.aligned_rows ? (columns + c.gap + 7) / 8 * 8 : columns + c.gap;
+  };
   const auto matrix = [&](DType dtype, std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
-    return HostTensor::random(dtype, {rows, columns}, seed, -1, 1, columns + c.gap, c.offset);
+    return HostTensor::random(dtype, {rows, columns}, seed, -1, 1, stride(columns), c.offset);
   };
   const HostTensor a = c.transpose_a ? matrix(c.dtype, c.k, c.m, 1) : matrix(c.dtype, c.m, c.k, 1);
   const HostTensor b = c.transpose_b ? matrix(c.dtype, c.n, c.k, 2) : matrix(c.dtype, c.k, c.n, 2);
   // With beta = 0 what stands in `out` (NaN) must not be read.
-  const HostTensor blank(c.out_dtype, {c.m, c.n}, c.n + c.gap, c.offset);
+  const HostTensor blank(c.out_dtype, {c.m, c.n}, stride(c.n), c.offset);
   const HostTensor before = c.beta == 0 ? blank : matrix(c.out_dtype, c.m, c.n, 3);
   const HostTensor bias = c.bias ? HostTensor::random(c.bias_dtype, {c.n}, 4) : HostTensor();
   const HostTensor factor = c.factor ? HostTensor::of(DType::fp32, {0.75}) : HostTensor();
@@ -207,6 +215,114 @@ TEST_CASE("matmul on CUDA: bias with odd shapes and addresses" * doctest::test_s
       c.k = 4097;
       check(c);
     }
+  }
+}
+
+// Rows that start at 16 bytes, and lengths that do not end there: the last rows, columns and depths go another way than
+// the rest.
+TEST_CASE("matmul on CUDA: odd sizes in aligned rows" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  Case c;
+  c.aligned_rows = true;
+  for (const auto& [dtype, out_dtype] : types) {
+    c.dtype = c.bias_dtype = dtype;
+    c.out_dtype = out_dtype;
+    for (const int orientation : {0, 1, 2, 3}) {
+      c.transpose_a = orientation % 2 == 1;
+      c.transpose_b = orientation / 2 == 1;
+      for (const auto& [m, n, k] : std::initializer_list<std::array<std::int64_t, 3>>{
+               {13, 57, 31}, {1, 1, 1}, {7, 9, 15}, {9, 7, 8}, {8, 8, 7}, {65, 131, 517}, {131, 73, 1031}}) {
+        c.m = m;
+        c.n = n;
+        c.k = k;
+        c.name = "plain";
+        check(c);
+        c.name = "alpha, beta";
+        c.alpha = 0.5f;
+        c.beta = 2;
+        check(c);
+        c.name = "alpha from the device";
+        c.factor = true;
+        check(c);
+        c.name = "bias, gelu and the value before it";
+        c.factor = false;
+        c.alpha = 1;
+        c.beta = 0;
+        c.bias = c.gelu = c.pre_activation = true;
+        check(c);
+        c.bias = c.gelu = c.pre_activation = false;
+      }
+    }
+  }
+}
+
+// The three products of a linear loss over V classes, whose tile of logits has padded rows.
+TEST_CASE("matmul on CUDA: any vocabulary" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  for (const DType dtype : {DType::bf16, DType::fp16}) {
+    for (const std::int64_t vocab : {1, 7, 9, 127, 1031, 50257}) {
+      for (const std::int64_t rows : {24, 13}) {
+        const std::int64_t hidden = vocab > 10000 ? 24 : 264;
+        Case c;
+        c.dtype = c.out_dtype = dtype;
+        c.aligned_rows = true;
+        c.name = "logits";
+        c.m = rows;
+        c.n = vocab;
+        c.k = hidden;
+        c.transpose_b = true;
+        check(c);
+        c.name = "logits with a bias";
+        c.bias = true;
+        check(c);
+        c.bias = c.transpose_b = false;
+        c.name = "gradient of the inputs";
+        c.n = hidden;
+        c.k = vocab;
+        c.factor = true;
+        check(c);
+        c.name = "gradient of the weight";
+        c.m = vocab;
+        c.k = rows;
+        c.transpose_a = true;
+        c.out_dtype = DType::fp32;
+        c.beta = 1;
+        check(c);
+        c.out_dtype = dtype;
+        check(c);
+      }
+    }
+  }
+}
+
+// Wide enough for several blocks of every kernel.
+TEST_CASE("matmul on CUDA: odd sizes in many blocks" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  for (const DType out_dtype : {DType::bf16, DType::fp32}) {
+    Case c;
+    c.dtype = DType::bf16;
+    c.out_dtype = out_dtype;
+    c.aligned_rows = true;
+    c.name = "last columns, last depths";
+    c.m = 301;
+    c.n = 15;
+    c.k = 1031;
+    c.transpose_b = true;
+    check(c);
+    c.name = "last rows";
+    c.m = 15;
+    c.n = 1040;
+    c.k = 300;
+    c.transpose_a = true;
+    c.transpose_b = false;
+    check(c);
+    c.name = "last depths of wide rows";
+    c.m = 20;
+    c.n = 2056;
+    c.k = 39;
+    c.transpose_a = false;
+    c.beta = 1;
+    check(c);
   }
 }
 

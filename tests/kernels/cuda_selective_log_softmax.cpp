@@ -28,15 +28,7 @@ Result run(const Context& context, const Case& c) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (std::int64_t j = 0; j < c.columns; ++j) logits.set(5 * c.columns + j, -infinity);
   logits.set(4 * c.columns, 30);  // a confident row: log-probabilities far below the rounding of 1
-  const std::int64_t per_row = std::max<std::int64_t>(1, c.per_row);
-  HostTensor index(c.index_dtype, c.per_row == 0 ? Shape{c.rows} : Shape{c.rows, c.per_row});
-  for (std::int64_t i = 0; i < c.rows * per_row; ++i) index.set_index(i, (i * 7919) % c.vocab);
-  for (std::int64_t k = 0; k < per_row; ++k) index.set_index(1 * per_row + k, -100);
-  index.set_index(2 * per_row, c.vocab);
-  index.set_index(3 * per_row, -1);
-  index.set_index(4 * per_row, 0);
-  if (per_row > 1) index.set_index(4 * per_row + 1, 0);
-
+  const HostTensor index = hard_indices(c.index_dtype, c.rows, c.per_row, c.vocab);
   const Placed device_logits(context, logits), device_index(context, index),
       out(context, HostTensor(c.out_dtype, index.shape())), lse(context, HostTensor(DType::fp32, {c.rows}));
   const DeviceMemory errors(context, sizeof(ErrorWord), 0);
@@ -61,7 +53,7 @@ void compare(const Case& c) {
   CAPTURE(std::string(name_of(c.out_dtype)));
   CAPTURE(c.vocab);
   CAPTURE(c.per_row);
-  const Result expected = run(Context::cpu(), c), got = run(Context::cuda(), c);
+  const Result expected = run(Context::cpu(), c), got = run(device_context(), c);
   check_agree("out", got.out, expected.out, 1e-5, 1e-6);
   check_agree("lse", got.lse, expected.lse, 1e-5, 1e-6);
   CHECK(got.errors.count == expected.errors.count);

@@ -2,9 +2,9 @@
 // bytes around it. And sums and workspaces to call with.
 #pragma once
 
-#include <greyhound/core/memory.h>
 #include <greyhound/core/workspace.h>
 #include <greyhound/loss/loss.h>
+#include <tests/loss/block.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,42 +21,6 @@ namespace greyhound::test {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-// Aligned memory between guards that must stay as they were.
-class Block {
- public:
-  explicit Block(std::size_t bytes, int fill = 0xff)
-      : bytes_(bytes), memory_(static_cast<unsigned char*>(allocate(Device::cpu(), total()))) {
-    std::memset(memory_, guard_byte, total());
-    std::memset(data(), fill, bytes);
-  }
-  Block(const Block& other) : Block(other.bytes_) { std::memcpy(memory_, other.memory_, total()); }
-  Block(Block&& other) noexcept : bytes_(other.bytes_), memory_(std::exchange(other.memory_, nullptr)) {}
-  Block& operator=(Block other) noexcept {
-    std::swap(bytes_, other.bytes_);
-    std::swap(memory_, other.memory_);
-    return *this;
-  }
-  ~Block() { deallocate(Device::cpu(), memory_); }
-
-  unsigned char* data() { return memory_ + guard; }
-  const unsigned char* data() const { return memory_ + guard; }
-  std::size_t bytes() const { return bytes_; }
-  bool guards_intact() const {
-    for (std::size_t i = 0; i < total(); ++i) {
-      if ((i < guard || i >= guard + bytes_) && memory_[i] != guard_byte) return false;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::size_t guard = memory_alignment;
-  static constexpr unsigned char guard_byte = 0xa5;
-  std::size_t total() const { return bytes_ + 2 * guard; }
-
-  std::size_t bytes_;
-  unsigned char* memory_;
-};
-
 // A vector or matrix. Starts as NaN bits (integers: -1), so that stale elements show.
 class Buffer {
  public:
@@ -68,13 +32,19 @@ class Buffer {
         row_stride_(row_stride == 0 ? shape.columns() : row_stride),
         offset_(offset) {}
 
+  // The elements for operators of the backend under test.
   Tensor tensor() {
-    if (shape_.elements() == 0) return Tensor(nullptr, dtype_, shape_);
-    return Tensor(block_.data() + offset_ * size_of(dtype_), dtype_, shape_, row_stride_, Device::cpu());
+    const Device device = test_device();
+    if (shape_.elements() == 0) return Tensor(nullptr, dtype_, shape_, device);
+    return Tensor(block_.on_device() + offset_ * size_of(dtype_), dtype_, shape_, row_stride_, device);
   }
+  // The elements for the test itself; bytes() to write their bits.
+  unsigned char* bytes() { return static_cast<unsigned char*>(address(0, 0)); }
+  ConstTensor host() const { return ConstTensor(address(0, 0), dtype_, shape_, row_stride_, Device::cpu()); }
   operator Tensor() { return tensor(); }
   operator ConstTensor() { return tensor(); }
 
+  const Shape& shape() const { return shape_; }
   std::int64_t rows() const { return shape_.rows(); }
   std::int64_t columns() const { return shape_.columns(); }
   std::int64_t elements() const { return shape_.elements(); }
@@ -127,6 +97,22 @@ class Buffer {
     for (std::int64_t j = 0; j < count; ++j) values[j] = at(row, j);
     return values;
   }
+  // The same for long rows, without a look at the dtype for each element.
+  void write_row(std::int64_t row, const std::vector<float>& values) {
+    dispatch(dtype_, "test buffer", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T* to = static_cast<T*>(address(row, 0));
+      for (std::size_t j = 0; j < values.size(); ++j) to[j] = from_float<T>(values[j]);
+    });
+  }
+  void read_row(std::int64_t row, std::vector<float>& values) const {
+    values.resize(columns());
+    dispatch(dtype_, "test buffer", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const T* from = static_cast<const T*>(address(row, 0));
+      for (std::size_t j = 0; j < values.size(); ++j) values[j] = to_float(from[j]);
+    });
+  }
   // Whether the elements have the same bits, whatever the strides.
   bool same_bits(const Buffer& other) const {
     if (shape_ != other.shape_ || dtype_ != other.dtype_) return false;
@@ -147,15 +133,16 @@ class Buffer {
   }
   // Whether nothing around the elements was written: before, after, and between rows.
   bool guards_intact() const {
-    if (!block_.guards_intact()) return false;
     const unsigned char* bytes = block_.data();
-    const std::size_t size = size_of(dtype_);
-    for (std::size_t b = 0; b < block_.bytes(); ++b) {
-      const auto element = static_cast<std::int64_t>(b / size) - offset_;
-      const bool outside = element < 0 || element / row_stride_ >= rows() || element % row_stride_ >= columns();
-      if (outside && bytes[b] != 0xff) return false;
+    const auto untouched = [&](std::int64_t first, std::int64_t last) {  // elements
+      const unsigned char* end = bytes + last * size_of(dtype_);
+      return std::find_if(bytes + first * size_of(dtype_), end, [](unsigned char b) { return b != 0xff; }) == end;
+    };
+    bool intact = block_.guards_intact() && untouched(0, offset_);
+    for (std::int64_t i = 0; i < rows(); ++i) {
+      intact &= untouched(offset_ + i * row_stride_ + columns(), offset_ + (i + 1) * row_stride_);
     }
-    return true;
+    return intact;
   }
 
  private:
@@ -163,13 +150,23 @@ class Buffer {
     return block_.data() + (offset_ + row * row_stride_ + column) * size_of(dtype_);
   }
   void* address(std::int64_t row, std::int64_t column) {
-    return const_cast<void*>(static_cast<const Buffer*>(this)->address(row, column));
+    return block_.data() + (offset_ + row * row_stride_ + column) * size_of(dtype_);
   }
   Block block_{0};
   DType dtype_ = DType::fp32;
   Shape shape_{0};
   std::int64_t row_stride_ = 1, offset_ = 0;
 };
+
+// What a tensor of the backend under test holds, dense.
+inline std::vector<unsigned char> bytes_of(const ConstTensor& tensor) {
+  require(tensor.contiguous(), "test: a dense tensor");
+  const Context context = test_context(1);
+  std::vector<unsigned char> bytes(tensor.bytes());
+  copy_bytes(context, bytes.data(), Device::cpu(), tensor.data, tensor.device, bytes.size());
+  context.synchronize();
+  return bytes;
+}
 
 inline Buffer vector(DType dtype, const std::vector<double>& values) {
   Buffer buffer(dtype, Shape{static_cast<std::int64_t>(values.size())});
@@ -186,16 +183,41 @@ inline Buffer targets(const std::vector<std::int64_t>& values, DType dtype = DTy
   return buffer;
 }
 
-// LossSums with their memory, reset; and a workspace of exactly the bytes asked for, full of NaN bits.
+// LossSums with their memory, reset; a workspace of exactly the bytes asked for, full of NaN bits; an ErrorWord of
+// zeros.
 struct Sums {
-  explicit Sums(const Context& context) : sums(context, &data) { sums.reset(context); }
-  LossSumsData data;
+  explicit Sums(const Context& with) : context(with), block(sizeof(LossSumsData)), sums(context, block.on_device()) {
+    sums.reset(context);
+  }
+  LossSumsData data() const {
+    LossSumsData values;
+    sums.read_async(context, &values);
+    context.synchronize();
+    return values;
+  }
+  Context context;
+  Block block;
   loss::LossSums sums;
 };
 struct Scratch {
-  explicit Scratch(std::size_t bytes) : block(bytes), workspace(block.data(), bytes, Device::cpu()) {}
+  explicit Scratch(std::size_t bytes) : block(bytes), workspace(block.on_device(), bytes, test_device()) {}
+  bool guards_intact() {
+    block.on_device();  // whatever was written there since the last look
+    return block.guards_intact();
+  }
   Block block;
   Workspace workspace;
+};
+struct Errors {
+  Errors() : block(sizeof(ErrorWord), 0) {}
+  ErrorWord* on_device() { return reinterpret_cast<ErrorWord*>(block.on_device()); }
+  ErrorWord read() {
+    on_device();
+    ErrorWord word;
+    std::memcpy(&word, block.data(), sizeof word);
+    return word;
+  }
+  Block block;
 };
 
 // Normal deviates that are the same wherever the tests run (std::normal_distribution is not).

@@ -18,7 +18,7 @@ LinearData with(const LinearProblem& p, const std::vector<double>& inputs, const
 
 }  // namespace
 
-TEST_CASE("chunked_linear_cross_entropy: odd shapes against fp64, chunks of any length") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: odd shapes against fp64, chunks of any length") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const LinearProblem& p :
          {LinearProblem{5, 3, 7, dtype}, LinearProblem{13, 100, 1031, dtype}, LinearProblem{1, 1, 1, dtype},
@@ -38,7 +38,7 @@ TEST_CASE("chunked_linear_cross_entropy: odd shapes against fp64, chunks of any 
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: a large odd vocabulary against fp64") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: a large odd vocabulary against fp64") {
   const LinearProblem p{13, 100, 50257, DType::fp32, 50304};
   const LinearData data(p);
   Buffer denominator = vector(DType::fp32, {11});  // the valid rows, given so that the reference is computed once
@@ -47,7 +47,7 @@ TEST_CASE("chunked_linear_cross_entropy: a large odd vocabulary against fp64") {
   check_linear(p, run_linear(p, data, options, chunks_of(5)), reference_result(p, data, options));
 }
 
-TEST_CASE("chunked_linear_cross_entropy: loss and sums do not depend on the chunks") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: loss and sums do not depend on the chunks") {
   const LinearProblem p{23, 16, 50};
   const LinearData data(p);
   const LinearResult whole = run_linear(p, data, {}, chunks_of(23));
@@ -58,7 +58,7 @@ TEST_CASE("chunked_linear_cross_entropy: loss and sums do not depend on the chun
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: the mean over chunks is not a mean of means") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: the mean over chunks is not a mean of means") {
   // Weights chosen so that rows of input 1 have loss ln 2 and the row of input 0 has ln 4 (V = 4).
   const LinearProblem p{5, 1, 4};
   const LinearData data = with(p, {1, 1, 1, 1, 0}, {0, 0, -200, -200}, {0, 1, 0, 1, 3});
@@ -66,7 +66,7 @@ TEST_CASE("chunked_linear_cross_entropy: the mean over chunks is not a mean of m
   CHECK(std::fabs(loss::LossSums::report(r.sums).mean_ce() - .8317766) < 1e-6);
 }
 
-TEST_CASE("chunked_linear_cross_entropy: N = 0") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: N = 0") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const DType grad_dtype : {DType::fp32, dtype}) {
       const LinearProblem p{0, 8, 10, dtype, 12};
@@ -87,7 +87,7 @@ TEST_CASE("chunked_linear_cross_entropy: N = 0") {
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: all rows ignored, with NaN inputs") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: all rows ignored, with NaN inputs") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     LinearProblem p{6, 8, 10, dtype, 12, true};
     LinearData data(p);
@@ -108,7 +108,7 @@ TEST_CASE("chunked_linear_cross_entropy: all rows ignored, with NaN inputs") {
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: NaN inputs of rows that do not count stay out of grad_weight") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: NaN inputs of rows that do not count stay out of grad_weight") {
   const LinearProblem p{9, 8, 20, DType::bf16};
   LinearData data(p);
   data.targets.set_index(0, 2, 99);  // out of range
@@ -124,7 +124,7 @@ TEST_CASE("chunked_linear_cross_entropy: NaN inputs of rows that do not count st
   CHECK(r.sums.ce_sum == clean.sums.ce_sum);
 }
 
-TEST_CASE("chunked_linear_cross_entropy: fp16 keeps gradients that 1/N or small factors would lose") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: fp16 keeps gradients that 1/N or small factors would lose") {
   // One count of 65537 valid rows over all micro-batches, and an upstream far below fp16's range.
   const LinearProblem p{7, 16, 40, DType::fp16};
   const LinearData data(p);
@@ -158,7 +158,7 @@ TEST_CASE("chunked_linear_cross_entropy: fp16 keeps gradients that 1/N or small 
   for (double value : scaled.grad_weight.values()) CHECK(std::isfinite(value));
 }
 
-TEST_CASE("chunked_linear_cross_entropy: fp16 with 65537 rows") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: fp16 with 65537 rows") {
   const LinearProblem p{65537, 1, 3, DType::fp16};
   LinearData data(p);
   data.inputs = Buffer(p.dtype, Shape{p.rows, 1}).fill([](auto, auto) { return 1; });
@@ -169,7 +169,7 @@ TEST_CASE("chunked_linear_cross_entropy: fp16 with 65537 rows") {
   for (int v = 0; v < 3; ++v) CHECK(std::fabs(r.grad_weight[v] - want[v]) < 1e-3 * std::fabs(want[v]));
 }
 
-TEST_CASE("chunked_linear_cross_entropy: micro-batches and ranks with one global denominator") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: micro-batches and ranks with one global denominator") {
   // Rows of input 1 have loss ln 2, rows of input 0 have ln 4.
   const std::vector<double> weight{0, 0, -200, -200};
   Buffer global = vector(DType::fp32, {4});
@@ -185,7 +185,7 @@ TEST_CASE("chunked_linear_cross_entropy: micro-batches and ranks with one global
     CHECK(std::fabs(a.grad_weight[v] + b.grad_weight[v] - whole.grad_weight[v]) < 1e-6);
   }
   // Micro-batches: accumulated in one buffer and one LossSums.
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   Sums sums(context);
   Buffer grad_weight(DType::fp32, Shape{4, 1});
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, second.shape());
@@ -199,7 +199,7 @@ TEST_CASE("chunked_linear_cross_entropy: micro-batches and ranks with one global
   for (int v = 0; v < 4; ++v) CHECK(std::fabs(grad_weight[v] - whole.grad_weight[v]) < 1e-6);
 }
 
-TEST_CASE("chunked_linear_cross_entropy: none takes one upstream value per row") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: none takes one upstream value per row") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{3, 1, 2, dtype};
     Buffer upstream = vector(DType::fp32, {1, 0, 10});
@@ -217,7 +217,7 @@ TEST_CASE("chunked_linear_cross_entropy: none takes one upstream value per row")
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: grad_weight is summed in fp32 over chunks") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: grad_weight is summed in fp32 over chunks") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const DType grad_dtype : {DType::fp32, dtype}) {
       const LinearProblem p{1024, 1, 2, dtype};
@@ -238,7 +238,7 @@ TEST_CASE("chunked_linear_cross_entropy: grad_weight is summed in fp32 over chun
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: accumulating adds, overwriting does not read") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: accumulating adds, overwriting does not read") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const DType grad_dtype : {DType::fp32, dtype}) {
       for (const auto accum : {loss::AccumDType::fp32, loss::AccumDType::weight}) {
@@ -264,7 +264,7 @@ TEST_CASE("chunked_linear_cross_entropy: accumulating adds, overwriting does not
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: frozen head, frozen inputs, and no gradient at all") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: frozen head, frozen inputs, and no gradient at all") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{21, 24, 65, dtype};
     const LinearData data(p);
@@ -281,7 +281,7 @@ TEST_CASE("chunked_linear_cross_entropy: frozen head, frozen inputs, and no grad
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: bias") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: bias") {
   for (const std::int64_t padded : {3, 5}) {
     const LinearProblem p{1, 1, 3, DType::fp32, padded, true};
     std::vector<double> weight(padded, 0), bias{1, 2, 3};
@@ -301,7 +301,7 @@ TEST_CASE("chunked_linear_cross_entropy: bias") {
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: every option against fp64") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: every option against fp64") {
   Buffer class_weights(DType::fp32, Shape{77}), row_weights(DType::fp32, Shape{19}), upstream(DType::fp32, Shape{19});
   class_weights.fill([](auto, std::int64_t j) { return 0.25 * static_cast<double>(1 + j % 7); });
   row_weights.fill([](auto, std::int64_t j) { return 0.5 * static_cast<double>(j % 4); });
@@ -329,9 +329,9 @@ TEST_CASE("chunked_linear_cross_entropy: every option against fp64") {
   }
 }
 
-TEST_CASE("chunked_linear_cross_entropy: a workspace used again, by a call with fewer tokens") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: a workspace used again, by a call with fewer tokens") {
   const LinearProblem large{20, 24, 65}, small{6, 24, 65};
-  const Context context = Context::cpu(2);
+  const Context context = test_context(2);
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, large.shape(), chunks_of(8));
   Scratch used(plan.workspace_bytes), fresh(plan.workspace_bytes);
   const auto call = [&](const LinearProblem& p, Scratch& scratch) {
@@ -343,7 +343,7 @@ TEST_CASE("chunked_linear_cross_entropy: a workspace used again, by a call with 
     loss::chunked_linear_cross_entropy(context, plan, {data.inputs, data.weight, data.targets, {}}, {},
                                        {loss::overwrite(r.grad_input), loss::overwrite(r.grad_weight), {}},
                                        scratch.workspace, sums.sums);
-    r.sums = sums.data;
+    r.sums = sums.data();
     return r;
   };
   call(large, used);
@@ -354,9 +354,9 @@ TEST_CASE("chunked_linear_cross_entropy: a workspace used again, by a call with 
   check_linear(small, run_linear(small, LinearData(small)), reference_result(small, LinearData(small), {}));
 }
 
-TEST_CASE("chunked_linear_cross_entropy: mistakes of the caller") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: mistakes of the caller") {
   const LinearProblem p{4, 6, 9};
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   loss::PlanOptions without_input;
   without_input.grad_input = false;
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, p.shape(), without_input);

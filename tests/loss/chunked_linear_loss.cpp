@@ -11,10 +11,7 @@ namespace {
 double row_factor(std::int64_t row) { return 1 + 0.25 * static_cast<double>(row % 5); }
 
 loss::RowLoss squares(std::int64_t vocab, bool expect_gradients = true) {
-  return [=](const Context&, const loss::LogitsTile& tile) {
-    CHECK(tile.gradients == expect_gradients);
-    CHECK(tile.logits.columns() == vocab);
-    CHECK(tile.row_loss.elements() == tile.logits.rows());
+  const auto of_tile = [=](const loss::LogitsTile& tile) {
     dispatch(tile.logits.dtype, "test", [&](auto tag) {
       using T = typename decltype(tag)::type;
       for (std::int64_t i = 0; i < tile.logits.rows(); ++i) {
@@ -30,6 +27,12 @@ loss::RowLoss squares(std::int64_t vocab, bool expect_gradients = true) {
         tile.row_loss.as<float>()[i] = static_cast<float>(a * sum / 2);
       }
     });
+  };
+  return [=](const Context& context, const loss::LogitsTile& tile) {
+    CHECK(tile.gradients == expect_gradients);
+    CHECK(tile.logits.columns() == vocab);
+    CHECK(tile.row_loss.elements() == tile.logits.rows());
+    on_host(context, tile, of_tile);
   };
 }
 
@@ -47,7 +50,7 @@ LinearResult run(const LinearProblem& p, LinearData data, const loss::PlanOption
 
 }  // namespace
 
-TEST_CASE("chunked_linear_loss: a loss of the caller's against fp64; padding never reaches it") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_loss: a loss of the caller's against fp64; padding never reaches it") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const LinearProblem& p : {LinearProblem{5, 3, 7, dtype}, LinearProblem{13, 100, 1031, dtype, 1040},
                                    LinearProblem{33, 17, 129, dtype, 136, true}, LinearProblem{0, 4, 6, dtype}}) {
@@ -86,7 +89,7 @@ TEST_CASE("chunked_linear_loss: a loss of the caller's against fp64; padding nev
   }
 }
 
-TEST_CASE("chunked_linear_loss: frozen sides, no gradient, and any number of threads") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_loss: frozen sides, no gradient, and any number of threads") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{21, 24, 65, dtype};
     const LinearData data(p);
@@ -103,10 +106,11 @@ TEST_CASE("chunked_linear_loss: frozen sides, no gradient, and any number of thr
   }
 }
 
-TEST_CASE("chunked_linear_loss: row losses are summed once, in fp64, and rows that are not finite are counted") {
+TEST_CASE_ON_EACH_BACKEND(
+    "chunked_linear_loss: row losses are summed once, in fp64, and rows that are not finite are counted") {
   const LinearProblem p{5, 2, 3};
   LinearData data(p);
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   const float losses[] = {16777216, 1, 1, not_a_number, 1};  // 2^24: in fp32, adding 1 changes nothing
   double sums_of[2] = {};
   for (const bool with_nan : {false, true}) {
@@ -119,27 +123,30 @@ TEST_CASE("chunked_linear_loss: row losses are summed once, in fp64, and rows th
         CHECK(in.device() == context.device());
         CHECK(tile.first_row == rows_seen);
         rows_seen += tile.logits.rows();
-        for (std::int64_t i = 0; i < tile.logits.rows(); ++i) {
-          const float value = losses[tile.first_row + i];
-          tile.row_loss.as<float>()[i] = std::isnan(value) && !with_nan ? 1 : value;
-        }
+        on_host(in, tile, [&](const loss::LogitsTile& here) {
+          for (std::int64_t i = 0; i < here.logits.rows(); ++i) {
+            const float value = losses[here.first_row + i];
+            here.row_loss.as<float>()[i] = std::isnan(value) && !with_nan ? 1 : value;
+          }
+        });
       };
       loss::chunked_linear_loss(context, plan, {data.inputs, data.weight, {}}, row_loss, {}, scratch.workspace,
                                 sums.sums);
       CHECK(rows_seen == 5);
-      CHECK(sums.data.nonfinite_rows == (with_nan ? 1 : 0));
-      CHECK(sums.data.n_valid == 5);
-      sums_of[with_nan] = sums.data.ce_sum;
+      CHECK(sums.data().nonfinite_rows == (with_nan ? 1 : 0));
+      CHECK(sums.data().n_valid == 5);
+      sums_of[with_nan] = sums.data().ce_sum;
     }
     if (!with_nan) CHECK(sums_of[0] == 16777220.0);
   }
   CHECK(std::isnan(sums_of[1]));
 }
 
-TEST_CASE("chunked_linear_loss: an exception in the callback ends the call and leaves everything usable") {
+TEST_CASE_ON_EACH_BACKEND(
+    "chunked_linear_loss: an exception in the callback ends the call and leaves everything usable") {
   const LinearProblem p{6, 4, 9};
   LinearData data(p);
-  const Context context = Context::cpu(2);
+  const Context context = test_context(2);
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, p.shape(), chunks_of(2));
   Scratch scratch(plan.workspace_bytes);
   Sums sums(context);
@@ -152,21 +159,21 @@ TEST_CASE("chunked_linear_loss: an exception in the callback ends the call and l
                                                  scratch.workspace, sums.sums),
                        "of the callback", std::runtime_error);
   CHECK(scratch.workspace.used() == 0);
-  CHECK(sums.data.n_valid == 0);
-  CHECK(sums.data.ce_sum == 0);
+  CHECK(sums.data().n_valid == 0);
+  CHECK(sums.data().ce_sum == 0);
   loss::chunked_linear_loss(context, plan, {data.inputs, data.weight, {}}, squares(9), gradients, scratch.workspace,
                             sums.sums);
   const LinearResult fresh = run(p, data, chunks_of(2), {});
   CHECK(grad_weight.same_bits(fresh.grad_weight));
-  CHECK(sums.data.ce_sum == fresh.sums.ce_sum);
+  CHECK(sums.data().ce_sum == fresh.sums.ce_sum);
   CHECK_THROWS_WITH_AS(loss::chunked_linear_loss(context, plan, {data.inputs, data.weight, {}}, {}, gradients,
                                                  scratch.workspace, sums.sums),
                        doctest::Contains("row_loss"), Error);
 }
 
-TEST_CASE("chunked_linear_loss: a workspace used again, by a call with fewer tokens") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_loss: a workspace used again, by a call with fewer tokens") {
   const LinearProblem large{20, 24, 65, DType::bf16}, small{6, 24, 65, DType::bf16};
-  const Context context = Context::cpu(2);
+  const Context context = test_context(2);
   loss::PlanOptions options = chunks_of(8);
   options.grad_weight_dtype = DType::bf16;
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, large.shape(), options);
@@ -177,7 +184,7 @@ TEST_CASE("chunked_linear_loss: a workspace used again, by a call with fewer tok
     Buffer grad_weight(DType::bf16, Shape{65, 24});
     loss::chunked_linear_loss(context, plan, {data.inputs, data.weight, {}}, squares(65),
                               {{}, loss::overwrite(grad_weight), {}}, scratch.workspace, sums.sums);
-    return std::pair(grad_weight, sums.data.ce_sum);
+    return std::pair(grad_weight, sums.data().ce_sum);
   };
   call(large, used);
   const auto a = call(small, used), b = call(small, fresh);

@@ -3,7 +3,7 @@
 using namespace greyhound;
 using namespace greyhound::test;
 
-TEST_CASE("chunked_linear_selective_log_softmax: values and gradients against fp64") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: values and gradients against fp64") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const LinearProblem& p : {LinearProblem{5, 3, 7, dtype}, LinearProblem{11, 40, 1031, dtype, 1040},
                                    LinearProblem{33, 17, 129, dtype, 136, true}, LinearProblem{1, 1, 1, dtype}}) {
@@ -27,7 +27,7 @@ TEST_CASE("chunked_linear_selective_log_softmax: values and gradients against fp
   }
 }
 
-TEST_CASE("chunked_linear_selective_log_softmax: accumulating adds, overwriting does not read") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: accumulating adds, overwriting does not read") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const DType grad_dtype : {DType::fp32, dtype}) {
       for (const auto accum : {loss::AccumDType::fp32, loss::AccumDType::weight}) {
@@ -46,7 +46,7 @@ TEST_CASE("chunked_linear_selective_log_softmax: accumulating adds, overwriting 
   }
 }
 
-TEST_CASE("chunked_linear_selective_log_softmax: fp16 keeps gradients of small factors") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: fp16 keeps gradients of small factors") {
   const LinearProblem p{7, 16, 40, DType::fp16};
   const LinearData data(p);
   const Selection selection(p.rows, 2, p.vocab, DType::fp32, 1e-9);
@@ -57,7 +57,7 @@ TEST_CASE("chunked_linear_selective_log_softmax: fp16 keeps gradients of small f
   for (const double value : none.gradients.grad_weight.values()) CHECK(value == 0);
 }
 
-TEST_CASE("chunked_linear_selective_log_softmax: frozen sides, threads, and no rows") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: frozen sides, threads, and no rows") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{21, 24, 65, dtype};
     const LinearData data(p);
@@ -87,7 +87,7 @@ TEST_CASE("chunked_linear_selective_log_softmax: frozen sides, threads, and no r
   }
 }
 
-TEST_CASE(
+TEST_CASE_ON_EACH_BACKEND(
     "chunked_linear_selective_log_softmax: rows without a valid index stay out of grad_weight, whatever they hold") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{9, 8, 20, dtype};
@@ -95,10 +95,11 @@ TEST_CASE(
     Selection selection(p.rows, 2, p.vocab);
     selection.index.set_index(2, 0, 99);
     selection.index.set_index(2, 1, -1);
-    ErrorWord errors{};
+    Errors counted;
     loss::SelectiveLogSoftmaxOptions options;
-    options.errors = &errors;
+    options.errors = counted.on_device();
     const SelectiveResult clean = run_selective(p, data, selection, options, chunks_of(2));
+    const ErrorWord errors = counted.read();
     CHECK(errors.count == 4);  // two in the forward, two in the backward
     CHECK(errors.first_row == 2);
     CHECK(errors.value == 99);
@@ -118,9 +119,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("chunked_linear_selective_log_softmax: a workspace used again, by a call with fewer tokens") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: a workspace used again, by a call with fewer tokens") {
   const LinearProblem large{20, 24, 65, DType::fp16}, small{6, 24, 65, DType::fp16};
-  const Context context = Context::cpu(2);
+  const Context context = test_context(2);
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, large.shape(), chunks_of(8));
   Scratch used(plan.workspace_bytes), fresh(plan.workspace_bytes);
   const auto call = [&](const LinearProblem& p, Scratch& scratch) {
@@ -139,13 +140,13 @@ TEST_CASE("chunked_linear_selective_log_softmax: a workspace used again, by a ca
   CHECK(a.second.same_bits(b.second));
 }
 
-TEST_CASE("chunked_linear_selective_log_softmax: leading dimensions, and mistakes of the caller") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_selective_log_softmax: leading dimensions, and mistakes of the caller") {
   const LinearProblem p{6, 5, 12};
   LinearData data(p);
   Buffer dense(DType::fp32, Shape{6, 5});
   dense.fill([&](std::int64_t i, std::int64_t d) { return data.inputs.at(i, d); });
   Buffer index = targets({1, 2, 3, 4, 5, 6}), flat(DType::fp32, Shape{6}), deep(DType::fp32, Shape{2, 3});
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   const loss::Plan plan = loss::plan_chunked_linear_loss(context, p.shape());
   Scratch scratch(plan.workspace_bytes);
   const auto call = [&](const ConstTensor& inputs, const ConstTensor& classes, const Tensor& out,

@@ -7,7 +7,7 @@ using namespace greyhound::test;
 
 static const std::vector<double> base_logits{1, 2, 3, 4};
 
-TEST_CASE("cross_entropy: the base row [1, 2, 3, 4]") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: the base row [1, 2, 3, 4]") {
   const RowCallResult r = run_cross_entropy_row(DType::fp32, base_logits, 3);
   check_near(r.lse[0], 4.4401897);
   check_near(r.loss[0], 0.4401897);
@@ -18,7 +18,7 @@ TEST_CASE("cross_entropy: the base row [1, 2, 3, 4]") {
   check_row(r.grad, 0, {.0320586, .0871443, .2368828, -.3560857}, 2e-6);
 }
 
-TEST_CASE("cross_entropy: any vocabulary, uniform logits") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: any vocabulary, uniform logits") {
   for (const std::int64_t v : {1,     2,     5,     7,     8,     9,      31,     33,     127,    1023,   1025,
                                32000, 50257, 65535, 65536, 65537, 100352, 128256, 131073, 152064, 200064, 262144}) {
     CAPTURE(v);
@@ -36,13 +36,13 @@ TEST_CASE("cross_entropy: any vocabulary, uniform logits") {
   }
 }
 
-TEST_CASE("cross_entropy: V = 5, all logits -20 (no phantom columns)") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: V = 5, all logits -20 (no phantom columns)") {
   const RowCallResult r = run_cross_entropy_row(DType::fp32, std::vector<double>(5, -20), 1);
   check_near(r.lse[0], -18.3905621, 1e-6);
   check_near(r.loss[0], 1.6094379, 1e-6);
 }
 
-TEST_CASE("cross_entropy: padding columns are no classes, and their gradient is written 0") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: padding columns are no classes, and their gradient is written 0") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     Buffer logits(dtype, Shape{2, 16});
     logits.fill([](auto, std::int64_t j) { return j < 11 ? 0 : not_a_number; });
@@ -58,7 +58,7 @@ TEST_CASE("cross_entropy: padding columns are no classes, and their gradient is 
   }
 }
 
-TEST_CASE("cross_entropy: a misaligned base and odd strides change no bit") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: a misaligned base and odd strides change no bit") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t vocab : {64, 67, 2100}) {
       Normal normal(7);
@@ -82,7 +82,7 @@ TEST_CASE("cross_entropy: a misaligned base and odd strides change no bit") {
   }
 }
 
-TEST_CASE("cross_entropy: label smoothing") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: label smoothing") {
   loss::CrossEntropyOptions options;
   options.label_smoothing = .1f;
   const RowCallResult r = run_cross_entropy_row(DType::fp32, {1, 0, 0, 0}, 0, options);
@@ -99,7 +99,7 @@ TEST_CASE("cross_entropy: label smoothing") {
   CHECK(ignored.grad.all_zero_bits());
 }
 
-TEST_CASE("cross_entropy: masked columns") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: masked columns") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     std::vector<double> z(2049, -infinity);
     z[2048] = 10;
@@ -121,7 +121,7 @@ TEST_CASE("cross_entropy: masked columns") {
   }
 }
 
-TEST_CASE("cross_entropy: a masked target, and rows of nothing but masked columns") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: a masked target, and rows of nothing but masked columns") {
   const RowCallResult target = run_cross_entropy_row(DType::fp32, {1, -infinity, 3}, 1);
   CHECK(target.loss[0] == infinity);
   CHECK(target.target_logprob[0] == -infinity);
@@ -142,7 +142,7 @@ TEST_CASE("cross_entropy: a masked target, and rows of nothing but masked column
   CHECK(all.report.nonfinite_rows == 1);
 }
 
-TEST_CASE("cross_entropy: NaN and +inf spoil their own row, wherever they stand") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: NaN and +inf spoil their own row, wherever they stand") {
   for (const double bad : {not_a_number, infinity}) {
     for (const float softcap : {0.0f, 30.0f}) {
       for (const std::int64_t at : {0, 1, 1023, 1024, 2999}) {
@@ -172,12 +172,12 @@ TEST_CASE("cross_entropy: NaN and +inf spoil their own row, wherever they stand"
   }
 }
 
-TEST_CASE("cross_entropy: a large common offset in fp32") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: a large common offset in fp32") {
   const RowCallResult r = run_cross_entropy_row(DType::fp32, {1048576, 1048578}, 0);
   check_near(r.loss[0], 2.1269280);
 }
 
-TEST_CASE("cross_entropy: the target's gradient keeps its precision") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: the target's gradient keeps its precision") {
   check_near(run_cross_entropy_row(DType::bf16, {6.90625, 0}, 0).grad[0], -.00100050, 0x1p-7);
   check_near(run_cross_entropy_row(DType::fp32, {12, 0}, 0).grad[0], -6.1441746e-6);
   check_near(run_cross_entropy_row(DType::fp32, {15, 0}, 0).grad[0], -3.0590223e-7);
@@ -185,7 +185,7 @@ TEST_CASE("cross_entropy: the target's gradient keeps its precision") {
   check_near(run_cross_entropy_row(DType::fp32, {20, 0}, 0).loss[0], 2.0611536e-9);
 }
 
-TEST_CASE("cross_entropy: softcap") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: softcap") {
   loss::CrossEntropyOptions options;
   options.softcap = 30;
   const RowCallResult right = run_cross_entropy_row(DType::fp32, {2000, -2000}, 0, options);
@@ -205,7 +205,7 @@ TEST_CASE("cross_entropy: softcap") {
   CHECK(masked.grad[1] == 0);
 }
 
-TEST_CASE("cross_entropy: z-loss") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: z-loss") {
   loss::CrossEntropyOptions options;
   options.z_loss_multiplier = 1e-4f;
   const RowCallResult r = run_cross_entropy_row(DType::fp32, base_logits, 3, options);
@@ -219,7 +219,7 @@ TEST_CASE("cross_entropy: z-loss") {
   check_row(three.grad, 0, {.0320871 / 2, .0872217 / 2, .2370932 / 2, -.3555139 / 2}, 3e-6);
 }
 
-TEST_CASE("cross_entropy: fp16 logits of a large vocabulary") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: fp16 logits of a large vocabulary") {
   Buffer logits(DType::fp16, Shape{1, 70000});
   logits.fill([](auto, auto) { return 2; });
   const RowCallResult r = run_cross_entropy(std::move(logits), targets({69999}));

@@ -1,110 +1,112 @@
-// A whole chunked call captured in a CUDA graph, and replayed with other data in the same memory.
-#include <cuda_runtime_api.h>
-#include <greyhound/core/cuda/cuda_check.h>
-#include <greyhound/loss/loss.h>
-#include <tests/cuda_support.h>
+// Every operation captured in a CUDA graph, and replayed with other data in the same memory.
+#include <tests/cuda_stream.h>
+#include <tests/loss/every_call.h>
 
 #include <string>
-
-#include <memory>
+#include <vector>
 
 using namespace greyhound;
-using namespace greyhound::cuda_test;
+using namespace greyhound::test;
 
 namespace {
 
-constexpr std::int64_t rows = 50, hidden = 64, vocab = 1000;
+// A graph of what `enqueue` enqueues on the stream. In this mode the runtime refuses what a captured call must not do:
+// allocate, synchronise, use another stream.
+template <class Enqueue>
+class Graph {
+ public:
+  Graph(cudaStream_t stream, Enqueue&& enqueue) : stream_(stream), enqueue_(enqueue) {
+    if (cpu_as_device()) return;
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+    enqueue();
+    cuda::check(cudaStreamEndCapture(stream, &graph_), "cudaStreamEndCapture");
+    cuda::check(cudaGraphInstantiate(&executable_, graph_, 0), "cudaGraphInstantiate");
+  }
+  ~Graph() {
+    if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
 
-HostTensor targets(std::int64_t step) {
-  HostTensor index(DType::int32, {rows});
-  for (std::int64_t row = 0; row < rows; ++row) index.set_index(row, row % 7 == step ? -100 : row * step * 31 % vocab);
+  void launch() {
+    if (cpu_as_device()) return enqueue_();
+    cuda::check(cudaGraphLaunch(executable_, stream_), "cudaGraphLaunch");
+  }
+  // Kernels, fills and copies; nothing that allocates or runs on the host.
+  bool only_device_work() const {
+    if (cpu_as_device()) return true;
+    std::size_t count = 0;
+    cuda::check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
+    std::vector<cudaGraphNode_t> nodes(count);
+    cuda::check(cudaGraphGetNodes(graph_, nodes.data(), &count), "cudaGraphGetNodes");
+    for (cudaGraphNode_t node : nodes) {
+      cudaGraphNodeType type;
+      cuda::check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+      const bool expected = type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset ||
+                            type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeEmpty;
+      if (!expected) return false;
+    }
+    return count > 0;
+  }
+
+ private:
+  cudaStream_t stream_;
+  Enqueue enqueue_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+Buffer some_targets(const LinearProblem& p, std::int64_t step) {
+  Buffer index(DType::int64, Shape{p.rows});
+  for (std::int64_t i = 0; i < p.rows; ++i) index.set_index(0, i, i % 7 == step ? -100 : (i * step * 31 + 2) % p.vocab);
   return index;
 }
 
-// One call's memory, on either device.
-struct Call {
-  Call(const Context& context, DType dtype)
-      : inputs(context, HostTensor::random(dtype, {rows, hidden}, 51, -1, 1)),
-        weight(context, HostTensor::random(dtype, {vocab, hidden}, 52, -0.5, 0.5)),
-        index(context, targets(1)),
-        denominator(context, HostTensor::of(DType::fp32, {100})),
-        grad_input(context, HostTensor(dtype, {rows, hidden})),
-        grad_weight(context, HostTensor(DType::fp32, {vocab, hidden})),
-        storage(context, loss::LossSums::bytes, 0),
-        sums(context, storage.data()) {
-    loss::PlanOptions options;
-    options.chunk_rows = 16;
-    plan = loss::plan_chunked_linear_loss(context, {rows, hidden, vocab, dtype}, options);
-    scratch = std::make_unique<GuardedWorkspace>(context, plan.workspace_bytes);
-  }
-
-  void enqueue(const Context& context) {
-    loss::CrossEntropyOptions options;
-    options.denominator = denominator;
-    sums.reset(context);
-    loss::chunked_linear_cross_entropy(context, plan, {inputs, weight, index, {}}, options,
-                                       {loss::overwrite(grad_input), loss::overwrite(grad_weight), {}},
-                                       scratch->workspace, sums);
-  }
-
-  Placed inputs, weight, index, denominator, grad_input, grad_weight;
-  DeviceMemory storage;
-  loss::LossSums sums;
-  loss::Plan plan;
-  std::unique_ptr<GuardedWorkspace> scratch;
-};
-
-class Stream {
- public:
-  Stream() { cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
-  ~Stream() { (void)cudaStreamDestroy(stream_); }
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 }  // namespace
 
-TEST_CASE("chunked call captured in a CUDA graph, replayed with other targets" * doctest::test_suite("cuda")) {
+TEST_CASE("losses captured in a CUDA graph, replayed with other targets and denominators" *
+          doctest::test_suite("cuda")) {
   if (!have_device()) return;
-  for (DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-    INFO("dtype " << std::string(name_of(dtype)));
-    const Stream stream;
-    const Context context = Context::cuda(0, static_cast<cudaStream_t>(stream));
-    Call call(context, dtype);
-    call.enqueue(context);  // chooses the products' algorithms
-    context.synchronize();
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    for (const std::int64_t vocab : {1000, 20000}) {
+      INFO("dtype " << std::string(name_of(dtype)));
+      CAPTURE(vocab);
+      const LinearProblem p{50, 64, vocab, dtype, 0, true};
+      const Stream stream;
+      const BackendScope scope(device_context(static_cast<cudaStream_t>(stream)));
+      EveryCall call(p, vocab == 1000);
+      call.enqueue();  // chooses the products' algorithms
+      const std::vector<Buffer> first = copies(call.results());
+      const LossSumsData first_sums = call.sums();
 
-    // In this mode the runtime refuses what a captured call must not do: allocate, synchronise, use another stream.
-    cudaGraph_t graph = nullptr;
-    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-    call.enqueue(context);
-    cuda::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    cudaGraphExec_t replay = nullptr;
-    cuda::check(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
+      (void)call.results();
+      Graph graph(stream, [&] { call.enqueue(); });
+      CHECK(graph.only_device_work());
+      graph.launch();
+      CHECK(differing(call.results(), first) == 0);
+      const LossSumsData sums = call.sums();
+      CHECK(std::memcmp(&sums, &first_sums, sizeof sums) == 0);
 
-    Call expected(Context::cpu(), dtype);
-    for (std::int64_t step : {2, 3}) {
-      for (Call* each : {&call, &expected}) {
-        each->index.upload(targets(step));
-        each->denominator.upload(HostTensor::of(DType::fp32, {10.0 * static_cast<double>(step)}));
+      for (const std::int64_t step : {2, 3}) {
+        const Buffer targets = some_targets(p, step);
+        call.set_targets(targets);
+        call.set_denominator(10.0 * static_cast<double>(step));
+        graph.launch();
+        const LossSumsData got = call.sums();
+        const std::vector<Buffer> results = copies(call.results());  // read while the device is the current backend
+        const BackendScope host;
+        EveryCall expected(p, vocab == 1000);
+        expected.set_targets(targets);
+        expected.set_denominator(10.0 * static_cast<double>(step));
+        expected.enqueue();
+        check_alike(dtype, results, copies(expected.results()));
+        const LossSumsData want = expected.sums();
+        CHECK(got.n_valid == want.n_valid);
+        CHECK(got.errors.count == 0);
+        CHECK(std::fabs(got.ce_sum - want.ce_sum) <= product_tolerance(dtype) * want.ce_sum);
+        CHECK(std::fabs(got.z_sum - want.z_sum) <= 2 * product_tolerance(dtype) * want.z_sum);
       }
-      cuda::check(cudaGraphLaunch(replay, stream), "cudaGraphLaunch");
-      expected.enqueue(Context::cpu());
-      const loss::Report got = call.sums.read(context), want = expected.sums.read(Context::cpu());
-      const double relative = dtype == DType::fp32 ? 5e-6 : dtype == DType::bf16 ? 1e-2 : 2e-3;
-      CHECK(got.n_valid == want.n_valid);
-      CHECK(std::fabs(got.ce_sum - want.ce_sum) <= relative * want.ce_sum);
-      const auto compare = [&](const char* name, const Placed& one, const Placed& other) {
-        double largest = 0;
-        for (double value : other.back().values()) largest = std::max(largest, std::fabs(value));
-        check_agree(name, one.back(), other.back(), 1e-5, relative * largest);
-      };
-      compare("grad_input", call.grad_input, expected.grad_input);
-      compare("grad_weight", call.grad_weight, expected.grad_weight);
     }
-    cuda::check(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
-    cuda::check(cudaGraphDestroy(graph), "cudaGraphDestroy");
   }
 }

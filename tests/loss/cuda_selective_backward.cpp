@@ -22,18 +22,6 @@ struct Case {
   double softcap = 0, scale = 1;
 };
 
-HostTensor indices(const Case& c) {
-  const std::int64_t per_row = std::max<std::int64_t>(1, c.per_row);
-  HostTensor index(c.index_dtype, c.per_row == 0 ? Shape{c.rows} : Shape{c.rows, c.per_row});
-  for (std::int64_t i = 0; i < c.rows * per_row; ++i) index.set_index(i, (i * 7919) % c.vocab);
-  for (std::int64_t k = 0; k < per_row; ++k) index.set_index(1 * per_row + k, -100);
-  index.set_index(2 * per_row, c.vocab);
-  index.set_index(3 * per_row, -1);
-  index.set_index(4 * per_row, 0);
-  if (per_row > 1) index.set_index(4 * per_row + 1, 0);
-  return index;
-}
-
 struct Result {
   HostTensor grad;
   ErrorWord errors{};
@@ -45,7 +33,7 @@ Result run(const Context& context, const Case& c) {
   for (std::int64_t j = 0; j < columns; ++j) logits.set(columns + j, not_a_number);  // a row that is not read
   logits.set(4 * columns, 20);                                                       // a confident row
   for (std::int64_t j = 1; j < c.vocab; j += 2) logits.set(5 * columns + j, -infinity);
-  const HostTensor index = indices(c);
+  const HostTensor index = hard_indices(c.index_dtype, c.rows, c.per_row, c.vocab);
   const HostTensor grad_out = HostTensor::random(c.grad_dtype, index.shape(), 22);
   const Placed device_logits(context, logits), device_index(context, index), device_grad_out(context, grad_out),
       out(context, HostTensor(DType::fp32, index.shape())), lse(context, HostTensor(DType::fp32, {c.rows})),
@@ -70,13 +58,13 @@ void compare(const Case& c) {
   CAPTURE(c.vocab);
   CAPTURE(c.per_row);
   CAPTURE(c.softcap);
-  const Result expected = run(Context::cpu(), c), got = run(Context::cuda(), c);
+  const Result expected = run(Context::cpu(), c), got = run(device_context(), c);
   // Terms of several indices may cancel: their size is about 2 K.
   check_agree("grad", got.grad, expected.grad, 2e-5, c.per_row > 1 ? 2e-6 : 1e-9);
   CHECK(got.errors.count == expected.errors.count);
   CHECK(got.errors.first_row == expected.errors.first_row);
   CHECK(got.errors.value == expected.errors.value);
-  const Result again = run(Context::cuda(), c);
+  const Result again = run(device_context(), c);
   CHECK(again.grad.bytes() == got.grad.bytes());
 }
 
@@ -94,7 +82,7 @@ Linear run_linear(const Context& context, DType dtype, std::int64_t per_row, std
   const std::int64_t hidden = 20, stored = 1040;
   HostTensor values = HostTensor::random(dtype, {c.rows, hidden}, 31, -1, 1);
   for (std::int64_t j = 0; j < hidden; ++j) values.set(hidden + j, not_a_number);  // row 1 has no valid index
-  const HostTensor index = indices(c);
+  const HostTensor index = hard_indices(c.index_dtype, c.rows, c.per_row, c.vocab);
   const Placed inputs(context, values), weight(context, HostTensor::random(dtype, {stored, hidden}, 32, -0.5, 0.5)),
       bias(context, HostTensor::random(DType::fp32, {stored}, 33, -0.5, 0.5)), device_index(context, index),
       grad_out(context, HostTensor::random(DType::fp32, index.shape(), 34)),
@@ -163,7 +151,7 @@ TEST_CASE("chunked_linear_selective_log_softmax on CUDA: values and gradients" *
         CAPTURE(per_row);
         CAPTURE(chunk_rows);
         const Linear expected = run_linear(Context::cpu(), dtype, per_row, chunk_rows);
-        const Linear got = run_linear(Context::cuda(), dtype, per_row, chunk_rows);
+        const Linear got = run_linear(device_context(), dtype, per_row, chunk_rows);
         const double relative = dtype == DType::bf16 ? 1e-2 : dtype == DType::fp16 ? 2e-3 : 5e-6;
         check_agree("out", got.out, expected.out, relative);
         check_agree("lse", got.lse, expected.lse, relative);
@@ -187,7 +175,7 @@ TEST_CASE("chunked_linear_loss on CUDA: a callback that enqueues library calls, 
     HostTensor grads[2];
     double counts[2] = {};
     int side = 0;
-    for (const Context& context : {Context::cpu(), Context::cuda()}) {
+    for (const Context& context : {Context::cpu(), device_context()}) {
       const Placed inputs(context, HostTensor::random(dtype, {11, 24}, 51, -1, 1)),
           weight(context, HostTensor::random(dtype, {40, 24}, 52, -1, 1)),
           grad_weight(context, HostTensor(DType::fp32, {40, 24})), factor(context, HostTensor::of(DType::fp32, {0.5}));
@@ -231,7 +219,7 @@ TEST_CASE("scale_gradients on CUDA: the CPU's bits, strides, 1 and 0" * doctest:
         for (double scalar : {0.3, 1.0, 0.0}) {
           HostTensor results[2];
           int side = 0;
-          for (const Context& context : {Context::cpu(), Context::cuda()}) {
+          for (const Context& context : {Context::cpu(), device_context()}) {
             HostTensor host = HostTensor::random(dtype, {3, columns}, 61, -2, 2, columns + gap, 1);
             if (scalar != 0.3) host.set(0, infinity);
             const Placed gradient(context, host), factor(context, HostTensor::of(DType::fp32, {scalar}));

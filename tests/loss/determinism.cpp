@@ -47,7 +47,7 @@ void check_same(const LinearResult& a, const LinearResult& b) {
 
 }  // namespace
 
-TEST_CASE("chunked_linear_cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{130, 40, 1100, dtype, 1104, true};
     const LinearResult first = run_with(p, 1);
@@ -58,14 +58,14 @@ TEST_CASE("chunked_linear_cross_entropy: same bits with 1, 2 and 4 threads, run 
   }
 }
 
-TEST_CASE("cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
+TEST_CASE_ON_EACH_BACKEND("cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     Normal normal(9);
     const Buffer logits = Buffer(dtype, Shape{40, 3001}).fill([&](auto, auto) { return 3 * normal(); });
     Buffer first;
     LossSumsData first_sums;
     for (int run = 0; run < 50; ++run) {
-      const Context context = Context::cpu(1 << run % 3);
+      const Context context = test_context(1 << run % 3);
       Buffer grad = logits, target(DType::int64, Shape{40});
       for (int i = 0; i < 40; ++i) target.set_index(0, i, i % 7 ? 70 * i : -100);
       Sums sums(context);
@@ -73,10 +73,11 @@ TEST_CASE("cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
       loss::cross_entropy_with_grad(context, grad, target, scratch.workspace, sums.sums);
       if (run == 0) {
         first = grad;
-        first_sums = sums.data;
+        first_sums = sums.data();
       }
       CHECK(grad.same_bits(first));
-      CHECK(std::memcmp(&sums.data, &first_sums, sizeof first_sums) == 0);
+      const LossSumsData data = sums.data();
+      CHECK(std::memcmp(&data, &first_sums, sizeof first_sums) == 0);
     }
   }
 }
@@ -84,7 +85,7 @@ TEST_CASE("cross_entropy: same bits with 1, 2 and 4 threads, run after run") {
 TEST_CASE("losses: no allocation during a call") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const LinearProblem p{50, 24, 300, dtype, 304, true};
-    const Context context = Context::cpu(2);
+    const Context context = test_context(2);
     LinearData data(p);
     loss::PlanOptions options;
     options.chunk_rows = 16;

@@ -1,16 +1,21 @@
-// Every operation over sizes and options that cover each pair, against fp64; and large shapes by name. What takes more
-// than a moment is in the suite "slow".
+// Every operation over sizes and options that cover each pair, against fp64. What takes more than a moment is in the
+// suite "slow". On CUDA also the largest vocabularies and more rows.
 #include <tests/loss/all_pairs.h>
 #include <tests/loss/row_call.h>
 #include <tests/loss/selective_problem.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
 
 using namespace greyhound;
 using namespace greyhound::test;
 
 namespace {
 
-const std::vector<std::int64_t> vocabs{1, 2, 5, 7, 8, 9, 31, 33, 127, 1023, 1025, 8003, 50257, 65537};
-const std::vector<std::int64_t> row_counts{0, 1, 3, 7, 257};
+const std::vector<std::int64_t> vocabs{1,    2,    5,    7,     8,     9,      31,     33,     127,
+                                       1023, 1025, 8003, 50257, 65537, 128256, 152064, 200064, 262144};
+const std::vector<std::int64_t> row_counts{0, 1, 3, 7, 257, 4096};
 const std::vector<std::int64_t> hiddens{1, 3, 8, 64, 100, 768};
 const std::vector<DType> dtypes{DType::fp32, DType::bf16, DType::fp16};
 enum Operation {
@@ -41,7 +46,9 @@ enum Factor {
   indices_factor,
   accumulate_factor,
 };
-const std::vector<int> levels{14, 5, 6, 3, operations, 2, 2, 3, 3, 2, 2, 2, 3, 2, 3, 4, 2};
+// The last vocabularies and the last row count are for lists of their own.
+constexpr int every_vocab = 14, every_row_count = 5;
+const std::vector<int> levels{every_vocab, every_row_count, 6, 3, operations, 2, 2, 3, 3, 2, 2, 2, 3, 2, 3, 4, 2};
 
 struct Case {
   LinearProblem p;
@@ -86,7 +93,7 @@ constexpr std::int64_t quick = 2'000'000, most = 1'000'000'000;
 void check_squares(const Case& c, const LinearData& data) {
   LinearData copy = data;
   const double vocab = static_cast<double>(c.p.vocab);
-  const loss::RowLoss squares = [&](const Context&, const loss::LogitsTile& tile) {
+  const auto of_tile = [&](const loss::LogitsTile& tile) {
     dispatch(tile.logits.dtype, "test", [&](auto tag) {
       using T = typename decltype(tag)::type;
       for (std::int64_t i = 0; i < tile.logits.rows(); ++i) {
@@ -100,6 +107,9 @@ void check_squares(const Case& c, const LinearData& data) {
         tile.row_loss.as<float>()[i] = static_cast<float>(sum);
       }
     });
+  };
+  const loss::RowLoss squares = [&](const Context& context, const loss::LogitsTile& tile) {
+    on_host(context, tile, of_tile);
   };
   const LinearResult got =
       run_planned(c.p, c.plan, c.wanted, 2,
@@ -140,7 +150,7 @@ void check_rows(const Case& c) {
     Buffer out(DType::fp32, selection.index.tensor().shape), lse(DType::fp32, Shape{p.rows}), grad = logits;
     loss::SelectiveLogSoftmaxOptions options = c.selective;
     options.vocab = p.vocab;
-    const Context context = Context::cpu(2);
+    const Context context = test_context(2);
     loss::selective_log_softmax(context, logits, selection.index, out, options, lse);
     loss::selective_log_softmax_backward(context, selection.grad_out, selection.index, logits, lse, grad, options);
     CHECK(grad.guards_intact());
@@ -160,7 +170,7 @@ void check_rows(const Case& c) {
   options.reduction = loss::Reduction::sum;
   const RowCallResult got = run_cross_entropy(logits, data.targets, options, p.vocab);
   for (std::int64_t i = 0; i < p.rows; ++i) {
-    const std::int64_t y = data.targets.tensor().as<std::int64_t>()[i];
+    const std::int64_t y = data.targets.host().as<std::int64_t>()[i];
     if (y < 0) {
       for (std::int64_t j = 0; j < p.stored(); ++j) REQUIRE(got.grad.at(i, j) == 0);
       continue;
@@ -208,15 +218,73 @@ std::vector<Choice> cases() {
   return all_pairs(levels, [](const Choice& choice) { return cost(case_of(choice).p) <= most; });
 }
 
+// The nearest sizes that fp64 on the host can follow.
+Case within_reach(Case c) {
+  LinearProblem& p = c.p;
+  p.rows = std::min(p.rows, 8'000'000 / p.vocab);
+  p.hidden = std::min(p.hidden, std::max<std::int64_t>(1, 5'000'000 / p.vocab));
+  p.hidden = std::min(p.hidden, std::max<std::int64_t>(1, 80'000'000 / (p.vocab * std::max<std::int64_t>(1, p.rows))));
+  // So many rows hold large logits, whose rounding to 16 bits shows in the probabilities; a sum over so many chunks
+  // stalls in 16 bits; and the gradients of the caller's own loss do not shrink with the vocabulary.
+  if (p.rows > 1000) p.weight_scale = 0.5;
+  if (p.rows > 1000 && c.plan.grad_weight_accum_dtype == loss::AccumDType::weight) c.plan.chunk_rows = 1000;
+  if (p.vocab > 65537 && p.dtype == DType::fp16 && c.operation == linear_squares) {
+    p.dtype = DType::bf16;
+    if (c.plan.grad_weight_dtype == DType::fp16) c.plan.grad_weight_dtype = DType::bf16;
+  }
+  return c;
+}
+
+// The largest vocabularies; and 4096 rows.
+std::vector<Case> large_cases() {
+  const auto any = [](const Choice&) { return true; };
+  std::vector<int> large = levels, many = levels;
+  large[vocab_factor] = static_cast<int>(vocabs.size()) - every_vocab;
+  many[vocab_factor] = 11;
+  many[rows_factor] = 1;
+  std::vector<Case> all;
+  for (Choice choice : all_pairs(large, any)) {
+    choice[vocab_factor] += every_vocab;
+    all.push_back(within_reach(case_of(choice)));
+  }
+  for (Choice choice : all_pairs(many, any)) {
+    choice[rows_factor] += every_row_count;
+    all.push_back(within_reach(case_of(choice)));
+  }
+  return all;
+}
+
+// On CUDA side by side: each host thread has a context of its own, and fp64 on the host takes most of the time.
+void check_all(const std::vector<Case>& all) {
+  if (BackendScope::device() == nullptr) {
+    for (const Case& c : all) check_case(c);
+    return;
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    const BackendScope scope(device_context());
+    try {
+      for (std::size_t i = next++; i < all.size(); i = next++) check_case(all[i]);
+    } catch (const std::exception& error) {
+      FAIL_CHECK(std::string(error.what()));
+    } catch (...) {
+      FAIL_CHECK("a failed requirement ended the cases of this thread");
+    }
+  };
+  std::vector<std::thread> threads;
+  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1u, 12u);
+  for (unsigned i = 0; i < count; ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+}
+
 void check_cases(bool slow) {
-  std::int64_t checked = 0;
+  std::vector<Case> all;
   for (const Choice& choice : cases()) {
     const Case c = case_of(choice);
-    if ((cost(c.p) > quick) != slow) continue;
-    check_case(c);
-    ++checked;
+    if ((cost(c.p) > quick) == slow) all.push_back(c);
   }
-  CHECK(checked > 10);
+  CHECK(all.size() > 10);
+  check_all(all);
 }
 
 }  // namespace
@@ -237,6 +305,15 @@ TEST_CASE("losses: the list of cases has every pair of sizes and options") {
   CHECK(missing == 0);
 }
 
-TEST_CASE("losses: pairs of sizes and options against fp64, small ones") { check_cases(false); }
+TEST_CASE_ON_EACH_BACKEND("losses: pairs of sizes and options against fp64, small ones") { check_cases(false); }
 
-TEST_CASE("losses: pairs of sizes and options against fp64" * doctest::test_suite("slow")) { check_cases(true); }
+SLOW_TEST_CASE_ON_EACH_BACKEND("losses: pairs of sizes and options against fp64") { check_cases(true); }
+
+TEST_CASE("losses: pairs of large vocabularies, many rows and options against fp64 on CUDA" *
+          doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  const BackendScope scope(device_context());
+  const std::vector<Case> all = large_cases();
+  MESSAGE(all.size() << " cases");
+  check_all(all);
+}

@@ -3,10 +3,11 @@
 #include <tests/loss/buffer.h>
 
 using namespace greyhound;
+using namespace greyhound::test;
 using loss::plan_chunked_linear_loss;
 
-TEST_CASE("plan: chunks cover the tokens, and the default follows from the shape") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("plan: chunks cover the tokens, and the default follows from the shape") {
+  const Context context = test_context(1);
   for (const std::int64_t tokens : {1, 5, 256, 257, 1000, 8192}) {
     const loss::Plan plan = plan_chunked_linear_loss(context, {tokens, 16, 100});
     CHECK(plan.chunk_rows >= 1);
@@ -19,8 +20,8 @@ TEST_CASE("plan: chunks cover the tokens, and the default follows from the shape
   CHECK(plan_chunked_linear_loss(context, {0, 16, 100}).chunks == 0);
 }
 
-TEST_CASE("plan: chunk_rows is taken as given, up to the tokens") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("plan: chunk_rows is taken as given, up to the tokens") {
+  const Context context = test_context(1);
   for (const std::int64_t rows : {1, 3, 5, 100}) {
     loss::PlanOptions options;
     options.chunk_rows = rows;
@@ -28,8 +29,8 @@ TEST_CASE("plan: chunk_rows is taken as given, up to the tokens") {
   }
 }
 
-TEST_CASE("plan: a budget is kept, and one byte under the smallest is an error that names it") {
-  const Context context = Context::cpu(2);
+TEST_CASE_ON_EACH_BACKEND("plan: a budget is kept, and one byte under the smallest is an error that names it") {
+  const Context context = test_context(2);
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const loss::LinearShape shape{600, 32, 1000, dtype};
     loss::PlanOptions options;
@@ -56,8 +57,8 @@ TEST_CASE("plan: a budget is kept, and one byte under the smallest is an error t
   }
 }
 
-TEST_CASE("plan: what is not asked for takes no memory") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("plan: what is not asked for takes no memory") {
+  const Context context = test_context(1);
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const auto bytes = [&](bool grad_input, bool grad_weight, DType grad_dtype, loss::AccumDType accum) {
       loss::PlanOptions options;
@@ -80,8 +81,8 @@ TEST_CASE("plan: what is not asked for takes no memory") {
   }
 }
 
-TEST_CASE("plan: mistakes of the caller") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("plan: mistakes of the caller") {
+  const Context context = test_context(1);
   loss::PlanOptions both;
   both.chunk_rows = 1;
   both.max_workspace_bytes = 1 << 20;

@@ -1,4 +1,6 @@
-// Two processes give the same bits, with 1, 2 and 4 threads: this program runs itself and compares what it prints.
+// Two processes give the same bits, on the CPU with 1, 2 and 4 threads: this program runs itself and compares what it
+// prints.
+#include <tests/loss/row_call.h>
 #include <tests/loss/selective_problem.h>
 
 #include <cstdio>
@@ -11,12 +13,12 @@ using namespace greyhound::test;
 
 namespace {
 
-constexpr const char* threads_variable = "GREYHOUND_TEST_THREADS";
+constexpr const char* child_variable = "GREYHOUND_TEST_CHILD";  // a number of threads, or "device"
 
 // FNV-1a of the elements' bytes, as text.
-std::string digest(Buffer buffer) {
+std::string digest(const Buffer& buffer) {
   std::uint64_t hash = 0xcbf29ce484222325u;
-  const Tensor tensor = buffer.tensor();
+  const ConstTensor tensor = buffer.host();
   const std::size_t element = size_of(tensor.dtype);
   for (std::int64_t i = 0; i < tensor.rows(); ++i) {
     const unsigned char* row =
@@ -41,14 +43,18 @@ std::string bits(int threads) {
     text += loss + digest(r.grad_input) + digest(r.grad_weight) + digest(r.grad_bias) + "\n";
     const SelectiveResult s = run_selective(p, LinearData(p), Selection(p.rows, 2, p.vocab), {}, plan, {}, threads);
     text += "bits " + digest(s.out) + digest(s.gradients.grad_input) + digest(s.gradients.grad_weight) + "\n";
+    Normal normal(5);
+    Buffer logits = Buffer(dtype, Shape{9, 20000}).fill([&](auto, auto) { return 3 * normal(); });
+    const RowCallResult rows = run_cross_entropy(logits, targets({0, 1, 2, -100, 4, 5, 6, 19999, 8}));
+    text += "bits " + digest(rows.grad) + digest(rows.loss) + digest(rows.entropy) + "\n";
   }
   return text;
 }
 
-std::string child(int threads) {
+std::string child(const std::string& runs_with) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = std::string(threads_variable) + "=" + std::to_string(threads) + " '" + program +
-                              "' --no-skip --test-case='losses: the child*'";
+  const std::string command =
+      std::string(child_variable) + "=" + runs_with + " '" + program + "' --no-skip --test-case='losses: the child*'";
   std::FILE* pipe = popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   std::string lines;
@@ -62,14 +68,28 @@ std::string child(int threads) {
 
 }  // namespace
 
-TEST_CASE("losses: the child of the next test" * doctest::skip()) {
-  const char* threads = std::getenv(threads_variable);
-  REQUIRE(threads != nullptr);
-  std::fputs(bits(std::atoi(threads)).c_str(), stdout);
+TEST_CASE("losses: the child of the next tests" * doctest::skip()) {
+  const char* runs_with = std::getenv(child_variable);
+  REQUIRE(runs_with != nullptr);
+  if (std::string(runs_with) == "device") {
+    const BackendScope scope(device_context());
+    std::fputs(bits(1).c_str(), stdout);
+  } else {
+    std::fputs(bits(std::atoi(runs_with)).c_str(), stdout);
+  }
 }
 
 TEST_CASE("losses: two processes, with 1, 2 and 4 threads, give the same bits") {
   const std::string here = bits(1);
-  CHECK(std::count(here.begin(), here.end(), '\n') == 6);
-  for (const int threads : {1, 2, 4}) CHECK(child(threads) == here);
+  CHECK(std::count(here.begin(), here.end(), '\n') == 9);
+  for (const char* threads : {"1", "2", "4"}) CHECK(child(threads) == here);
+}
+
+TEST_CASE("losses: two processes give the same bits on CUDA" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  const BackendScope scope(device_context());
+  const std::string here = bits(1);
+  CHECK(std::count(here.begin(), here.end(), '\n') == 9);
+  CHECK(here.find("bits nan") == std::string::npos);
+  for (int process = 0; process < 2; ++process) CHECK(child("device") == here);
 }

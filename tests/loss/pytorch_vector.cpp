@@ -75,7 +75,7 @@ void check_matrix(const char* name, const Buffer& got, const std::vector<double>
 
 }  // namespace
 
-TEST_CASE("chunked_linear_cross_entropy: losses and gradients of PyTorch") {
+TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: losses and gradients of PyTorch") {
   std::int64_t n = 0, d = 0, v = 0;
   const std::vector<Case> cases = read_cases(n, d, v);
   CHECK(cases.size() == 14);

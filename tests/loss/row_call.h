@@ -16,7 +16,7 @@ struct RowCallResult {
 
 inline RowCallResult run_cross_entropy(Buffer logits, Buffer target, const loss::CrossEntropyOptions& options = {},
                                        std::int64_t vocab = 0) {
-  const Context context = Context::cpu(2);
+  const Context context = test_context(2);
   const std::int64_t rows = logits.rows();
   RowCallResult result;
   for (Buffer* out : {&result.loss, &result.lse, &result.target_logprob, &result.entropy}) {
@@ -27,7 +27,7 @@ inline RowCallResult run_cross_entropy(Buffer logits, Buffer target, const loss:
   Scratch scratch(loss::cross_entropy_workspace_bytes(context, rows));
   const loss::RowOutputs outputs{result.loss, result.lse, result.target_logprob, result.entropy, result.argmax};
   loss::cross_entropy_with_grad(context, logits, target, options, scratch.workspace, sums.sums, outputs, vocab);
-  CHECK(scratch.block.guards_intact());
+  CHECK(scratch.guards_intact());
   CHECK(logits.guards_intact());
   result.report = sums.sums.read_unchecked(context);
   result.grad = std::move(logits);

@@ -8,12 +8,12 @@ namespace {
 
 void scale_by(double scalar, std::initializer_list<Tensor> gradients, int threads = 2) {
   Buffer factor = vector(DType::fp32, {scalar});
-  loss::scale_gradients(Context::cpu(threads), factor, gradients);
+  loss::scale_gradients(test_context(threads), factor, gradients);
 }
 
 }  // namespace
 
-TEST_CASE("scale_gradients: every dtype and stride, rounded once") {
+TEST_CASE_ON_EACH_BACKEND("scale_gradients: every dtype and stride, rounded once") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t columns : {1, 7, 64, 40000}) {
       for (const std::int64_t offset : {0, 1}) {
@@ -40,11 +40,11 @@ TEST_CASE("scale_gradients: every dtype and stride, rounded once") {
   }
 }
 
-TEST_CASE("scale_gradients: 1 touches nothing, not even the bits of a NaN; 0 gives exact zeros, of NaN too") {
+TEST_CASE_ON_EACH_BACKEND("scale_gradients: 1 touches nothing, not even the bits of a NaN; 0 gives exact zeros, of NaN too") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     // Signalling NaNs with a payload: passing one through arithmetic sets its quiet bit.
     Buffer signalling(dtype, Shape{2, 33});
-    unsigned char* bytes = static_cast<unsigned char*>(signalling.tensor().data);
+    unsigned char* bytes = signalling.bytes();
     const unsigned pattern = dtype == DType::fp32 ? 0x7f812345u : dtype == DType::bf16 ? 0x7f85u : 0x7d05u;
     for (std::int64_t i = 0; i < signalling.elements(); ++i) {
       std::memcpy(bytes + static_cast<std::size_t>(i) * size_of(dtype), &pattern, size_of(dtype));
@@ -59,10 +59,10 @@ TEST_CASE("scale_gradients: 1 touches nothing, not even the bits of a NaN; 0 giv
   }
 }
 
-TEST_CASE("scale_gradients: after the fact like an upstream given beforehand") {
+TEST_CASE_ON_EACH_BACKEND("scale_gradients: after the fact like an upstream given beforehand") {
   Buffer logits = matrix(DType::fp32, 1, {1, 2, 3, 4}), y = targets({3});
   Buffer later = logits, upstream = vector(DType::fp32, {1024});
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   Scratch scratch(loss::cross_entropy_workspace_bytes(context, 1));
   Sums sums(context);
   loss::CrossEntropyOptions options;
@@ -73,10 +73,10 @@ TEST_CASE("scale_gradients: after the fact like an upstream given beforehand") {
   CHECK(later.same_bits(logits));
 }
 
-TEST_CASE("scale_gradients: mistakes of the caller") {
+TEST_CASE_ON_EACH_BACKEND("scale_gradients: mistakes of the caller") {
   Buffer gradient(DType::fp32, Shape{3}), two(DType::fp32, Shape{2}), half(DType::fp16, Shape{1});
   for (Buffer* scalar : {&two, &half}) {
-    CHECK_THROWS_WITH_AS(loss::scale_gradients(Context::cpu(1), *scalar, {gradient.tensor()}),
+    CHECK_THROWS_WITH_AS(loss::scale_gradients(test_context(1), *scalar, {gradient.tensor()}),
                          doctest::Contains("one fp32 number"), Error);
   }
 }

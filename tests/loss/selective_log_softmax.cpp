@@ -11,7 +11,7 @@ Buffer run(Buffer logits, Buffer index, DType out_dtype = DType::fp32,
            const loss::SelectiveLogSoftmaxOptions& options = {}, Buffer* lse = nullptr, int threads = 2) {
   Buffer out(out_dtype, index.tensor().shape, index.tensor().row_stride);
   const Tensor into = out.tensor();
-  loss::selective_log_softmax(Context::cpu(threads), logits, index, into, options, lse ? lse->tensor() : Tensor());
+  loss::selective_log_softmax(test_context(threads), logits, index, into, options, lse ? lse->tensor() : Tensor());
   CHECK(out.guards_intact());
   return out;
 }
@@ -28,15 +28,15 @@ Buffer indices(DType dtype, std::int64_t rows, std::int64_t k, std::int64_t voca
   return index;
 }
 
-std::int64_t index_at(Buffer& index, std::int64_t row, std::int64_t k) {
-  const Tensor t = index.tensor();
+std::int64_t index_at(const Buffer& index, std::int64_t row, std::int64_t k) {
+  const ConstTensor t = index.host();
   const std::int64_t element = t.shape.rank() == 2 ? row * t.row_stride + k : row;
   return t.dtype == DType::int64 ? t.as<std::int64_t>()[element] : t.as<std::int32_t>()[element];
 }
 
 }  // namespace
 
-TEST_CASE("selective_log_softmax: [N] and [N, K] against fp64, every dtype and option") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: [N] and [N, K] against fp64, every dtype and option") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t vocab : {1, 7, 130, 1027}) {
       Normal normal(11);
@@ -72,43 +72,43 @@ TEST_CASE("selective_log_softmax: [N] and [N, K] against fp64, every dtype and o
   }
 }
 
-TEST_CASE("selective_log_softmax: leading dimensions are flattened") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: leading dimensions are flattened") {
   Normal normal(2);
   Buffer logits = Buffer(DType::fp32, Shape{2, 3, 50}).fill([&](auto, auto) { return normal(); });
   Buffer flat(DType::fp32, Shape{6, 50});
   flat.fill([&](std::int64_t i, std::int64_t j) { return logits.at(i, j); });
   Buffer index = indices(DType::int64, 6, 0, 50), out(DType::fp32, Shape{2, 3});
   const ConstTensor two = ConstTensor(index.tensor()).reshape({2, 3});
-  loss::selective_log_softmax(Context::cpu(1), logits, two, out);
+  loss::selective_log_softmax(test_context(1), logits, two, out);
   const Buffer want = run(flat, index);
   for (int i = 0; i < 6; ++i) CHECK(out[i] == want[i]);
 
   Buffer several = indices(DType::int64, 6, 4, 50), out_several(DType::fp32, Shape{2, 3, 4});
-  loss::selective_log_softmax(Context::cpu(1), logits, ConstTensor(several.tensor()).reshape({2, 3, 4}), out_several);
+  loss::selective_log_softmax(test_context(1), logits, ConstTensor(several.tensor()).reshape({2, 3, 4}), out_several);
   const Buffer want_several = run(flat, several);
   for (int i = 0; i < 24; ++i) CHECK(out_several[i] == want_several[i]);
 
   // One row without leading dimensions.
   Buffer row = Buffer(DType::fp32, Shape{50}).fill([&](auto, std::int64_t j) { return logits.at(0, j); });
   Buffer one = targets({7}), out_one(DType::fp32, Shape{1});
-  loss::selective_log_softmax(Context::cpu(1), row, one, out_one);
+  loss::selective_log_softmax(test_context(1), row, one, out_one);
   CHECK(out_one[0] == run(matrix(DType::fp32, 1, row.values()), targets({7}))[0]);
 }
 
-TEST_CASE("selective_log_softmax: fp32 out of bf16 logits, and of a large vocabulary in fp16") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: fp32 out of bf16 logits, and of a large vocabulary in fp16") {
   CHECK(std::fabs(run(matrix(DType::bf16, 1, {0, 0, 0}), targets({1}))[0] + 1.0986123) < 1e-6);
   Buffer logits = Buffer(DType::fp16, Shape{1, 70000}).fill([](auto, auto) { return -3; });
   CHECK(std::fabs(run(logits, targets({69999}))[0] + 11.1562505) < 1e-5);
 }
 
-TEST_CASE("selective_log_softmax: ignored and bad indices, rows that are not read") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: ignored and bad indices, rows that are not read") {
   Buffer logits = matrix(DType::fp32, 3, {1, 2, 3, not_a_number, infinity, not_a_number, 1, 2, 3});
   Buffer index(DType::int64, Shape{3, 2});
   const std::int64_t far = (std::int64_t{1} << 32) + 1, values[] = {2, -100, -100, far, -1, 0};
   for (int i = 0; i < 6; ++i) index.set_index(i / 2, i % 2, values[i]);
-  ErrorWord errors{};
+  Errors counted;
   loss::SelectiveLogSoftmaxOptions options;
-  options.errors = &errors;
+  options.errors = counted.on_device();
   Buffer lse(DType::fp32, Shape{3});
   const Buffer out = run(logits, index, DType::fp32, options, &lse);
   CHECK(std::fabs(out[0] + .4076060) < 1e-6);
@@ -118,19 +118,20 @@ TEST_CASE("selective_log_softmax: ignored and bad indices, rows that are not rea
   CHECK(std::isnan(out[4]));
   CHECK(std::fabs(out[5] + 2.4076060) < 1e-6);
   CHECK(lse[1] == 0);
+  const ErrorWord errors = counted.read();
   CHECK(errors.count == 2);
   CHECK(errors.first_row == 1);
   CHECK(errors.value == far);
 }
 
-TEST_CASE("selective_log_softmax: masked columns") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: masked columns") {
   const Buffer out = run(matrix(DType::fp32, 1, {-infinity, 0, 0, -infinity}), targets({1}));
   CHECK(std::fabs(out[0] + std::log(2)) < 1e-6);
   CHECK(run(matrix(DType::fp32, 1, {-infinity, 0, 0}), targets({0}))[0] == -infinity);
   CHECK(std::isnan(run(matrix(DType::fp32, 1, {-infinity, -infinity}), targets({0}))[0]));
 }
 
-TEST_CASE("selective_log_softmax: same bits with any number of threads, alignment and stride") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: same bits with any number of threads, alignment and stride") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const auto with = [&](std::int64_t stride, std::int64_t offset, int threads) {
       Normal normal(3);
@@ -145,8 +146,8 @@ TEST_CASE("selective_log_softmax: same bits with any number of threads, alignmen
   }
 }
 
-TEST_CASE("selective_log_softmax: mistakes of the caller") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax: mistakes of the caller") {
+  const Context context = test_context(1);
   Buffer logits(DType::fp32, Shape{2, 4}), three = targets({0, 1, 2}), two = targets({0, 1});
   Buffer out(DType::fp32, Shape{2}), half(DType::fp16, Shape{2}), out_three(DType::fp32, Shape{3});
   CHECK_THROWS_WITH_AS(loss::selective_log_softmax(context, logits, three, out_three), doctest::Contains("index"),

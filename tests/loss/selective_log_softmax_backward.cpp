@@ -8,7 +8,7 @@ namespace {
 // The gradient in another buffer, after the same call in place has given the same bits.
 Buffer backward(Buffer logits, Buffer index, Buffer grad_out, const loss::SelectiveLogSoftmaxOptions& options = {},
                 int threads = 2) {
-  const Context context = Context::cpu(threads);
+  const Context context = test_context(threads);
   Buffer lse(DType::fp32, Shape{logits.rows()}), out(DType::fp32, index.tensor().shape);
   Buffer grad(logits.dtype(), logits.tensor().shape, logits.columns() + 5);
   loss::SelectiveLogSoftmaxOptions forward = options;
@@ -46,7 +46,7 @@ void check_row(const Buffer& got, std::int64_t row, const reference::SelectiveRo
 
 }  // namespace
 
-TEST_CASE("selective_log_softmax_backward: [N] and [N, K] against fp64, every dtype and option") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: [N] and [N, K] against fp64, every dtype and option") {
   const std::int64_t rows = 6;
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t vocab : {1, 7, 130, 1029}) {
@@ -77,7 +77,7 @@ TEST_CASE("selective_log_softmax_backward: [N] and [N, K] against fp64, every dt
   }
 }
 
-TEST_CASE("selective_log_softmax_backward: the same index twice") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: the same index twice") {
   const std::vector<double> p{.0320586, .0871443, .2368828, .6439143};
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     const Buffer got = backward_row(dtype, {1, 2, 3, 4}, {3, 3}, {1, 1});
@@ -88,7 +88,7 @@ TEST_CASE("selective_log_softmax_backward: the same index twice") {
   }
 }
 
-TEST_CASE("selective_log_softmax_backward: a confident row keeps its precision") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: a confident row keeps its precision") {
   // 1 - p is 0 in fp32 from a margin of 17, in fp64 from one of 37.
   const double margins[] = {12, 15, 20, 30, 40};
   const double rest[] = {6.1441746e-6, 3.0590223e-7, 2.0611536e-9, 9.3576230e-14, 4.2483543e-18};
@@ -106,7 +106,7 @@ TEST_CASE("selective_log_softmax_backward: a confident row keeps its precision")
   }
 }
 
-TEST_CASE("selective_log_softmax_backward: a large common offset") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: a large common offset") {
   // lse is rounded to 1/8 there; the probabilities are not.
   const double base = 1 << 20;
   const Buffer got = backward_row(DType::fp32, {base, base + 2}, {0}, {1});
@@ -115,7 +115,7 @@ TEST_CASE("selective_log_softmax_backward: a large common offset") {
   CHECK(std::fabs(got[1] + (1 - p)) < 1e-6);
 }
 
-TEST_CASE("selective_log_softmax_backward: masked columns") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: masked columns") {
   const Buffer got = backward_row(DType::fp32, {-infinity, 0, 0, -infinity}, {1}, {2});
   const double want[] = {0, 1, -1, 0};
   for (int j = 0; j < 4; ++j) CHECK(std::fabs(got[j] - want[j]) < 1e-6);
@@ -124,25 +124,26 @@ TEST_CASE("selective_log_softmax_backward: masked columns") {
   CHECK(std::fabs(target[1] + 0.5) < 1e-6);
 }
 
-TEST_CASE("selective_log_softmax_backward: ignored and bad indices add nothing") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: ignored and bad indices add nothing") {
   Buffer logits = matrix(DType::fp32, 3, {1, 2, 3, not_a_number, infinity, not_a_number, 1, 2, 3});
   Buffer index(DType::int64, Shape{3, 2});
   const std::int64_t far = (std::int64_t{1} << 32) + 1, values[] = {2, -100, -100, far, -1, 0};
   for (int i = 0; i < 6; ++i) index.set_index(i / 2, i % 2, values[i]);
   Buffer grad_out = matrix(DType::fp32, 3, {1, not_a_number, not_a_number, infinity, not_a_number, 2});
-  ErrorWord errors{};
+  Errors counted;
   loss::SelectiveLogSoftmaxOptions options;
-  options.errors = &errors;
+  options.errors = counted.on_device();
   const Buffer got = backward(logits, index, grad_out, options);
   check_row(got, 0, reference::selective_log_softmax_row({1, 2, 3}, {2}, {1}, {}));
   check_row(got, 2, reference::selective_log_softmax_row({1, 2, 3}, {0}, {2}, {}));
   for (int j = 0; j < 3; ++j) CHECK(got.at(1, j) == 0);
+  const ErrorWord errors = counted.read();
   CHECK(errors.count == 2);
   CHECK(errors.first_row == 1);
   CHECK(errors.value == far);
 }
 
-TEST_CASE("selective_log_softmax_backward: a grad_out of 0 gives zeros without a sign, 1024 a factor to the bit") {
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: a grad_out of 0 gives zeros without a sign, 1024 a factor to the bit") {
   const std::vector<double> logits{1, -2, 3, 0.5, 2};
   CHECK(backward_row(DType::fp32, logits, {1, 3}, {0, 0}).all_zero_bits());
   CHECK(backward_row(DType::fp32, logits, {1, 1}, {1, -1}).all_zero_bits());
@@ -151,8 +152,8 @@ TEST_CASE("selective_log_softmax_backward: a grad_out of 0 gives zeros without a
   for (int j = 0; j < 5; ++j) CHECK(many[j] == 1024 * one[j]);
 }
 
-TEST_CASE("selective_log_softmax_backward: no rows, no indices, leading dimensions, threads") {
-  const Context context = Context::cpu(2);
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: no rows, no indices, leading dimensions, threads") {
+  const Context context = test_context(2);
   Buffer none(DType::fp32, Shape{0, 5}), no_index(DType::int32, Shape{0}), no_grad(DType::fp32, Shape{0});
   loss::selective_log_softmax_backward(context, no_grad, no_index, none, Tensor(), none);
   Buffer three(DType::fp32, Shape{3, 5}), empty(DType::int32, Shape{3, 0}), lse(DType::fp32, Shape{3});
@@ -181,8 +182,8 @@ TEST_CASE("selective_log_softmax_backward: no rows, no indices, leading dimensio
   CHECK(logits.same_bits(want));
 }
 
-TEST_CASE("selective_log_softmax_backward: mistakes of the caller") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: mistakes of the caller") {
+  const Context context = test_context(1);
   Buffer logits(DType::fp32, Shape{2, 4}), two = targets({0, 1}), grad_out(DType::fp32, Shape{2});
   Buffer lse(DType::fp32, Shape{2}), short_lse(DType::fp32, Shape{1}), three(DType::fp32, Shape{3});
   Buffer half(DType::fp16, Shape{2}), narrow(DType::fp32, Shape{2, 3});

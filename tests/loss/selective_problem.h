@@ -28,7 +28,7 @@ struct Selection {
 
   std::int64_t count() const { return matrix() ? index.columns() : 1; }
   std::int64_t index_at(std::int64_t row, std::int64_t k) const {
-    const ConstTensor t = const_cast<Buffer&>(index).tensor();
+    const ConstTensor t = index.host();
     return t.as<std::int64_t>()[matrix() ? row * t.row_stride + k : row];
   }
   std::vector<std::int64_t> indices_of(std::int64_t row) const {
@@ -45,7 +45,7 @@ struct Selection {
   double of(const Buffer& values, std::int64_t row, std::int64_t k) const {
     return matrix() ? values.at(row, k) : values[row];
   }
-  bool matrix() const { return const_cast<Buffer&>(index).tensor().shape.rank() == 2; }
+  bool matrix() const { return index.shape().rank() == 2; }
 
  private:
   static Shape shape(std::int64_t rows, std::int64_t per_row) {

@@ -4,8 +4,8 @@
 using namespace greyhound;
 using namespace greyhound::test;
 
-TEST_CASE("LossSums: add up over calls until they are reset, first bad row first") {
-  const Context context = Context::cpu(2);
+TEST_CASE_ON_EACH_BACKEND("LossSums: add up over calls until they are reset, first bad row first") {
+  const Context context = test_context(2);
   Sums sums(context);
   Scratch scratch(loss::cross_entropy_workspace_bytes(context, 3));
   const auto call = [&](const std::vector<std::int64_t>& y) {
@@ -38,8 +38,8 @@ TEST_CASE("LossSums: add up over calls until they are reset, first bad row first
   CHECK(empty.mean_ce() == 0);
 }
 
-TEST_CASE("LossSums: rows that are not finite are counted, not thrown") {
-  const Context context = Context::cpu(1);
+TEST_CASE_ON_EACH_BACKEND("LossSums: rows that are not finite are counted, not thrown") {
+  const Context context = test_context(1);
   Sums sums(context);
   Scratch scratch(loss::cross_entropy_workspace_bytes(context, 4));
   Buffer logits = matrix(DType::fp32, 4, {0, not_a_number, 0, infinity, 0, -infinity, 0, 0});
@@ -52,7 +52,7 @@ TEST_CASE("LossSums: rows that are not finite are counted, not thrown") {
 }
 
 TEST_CASE("LossSums: storage must be given and aligned") {
-  const Context context = Context::cpu(1);
+  const Context context = test_context(1);
   alignas(LossSumsData) unsigned char memory[sizeof(LossSumsData) + 1];
   CHECK_THROWS_AS(loss::LossSums(context, nullptr), Error);
   CHECK_THROWS_WITH_AS(loss::LossSums(context, memory + 1), doctest::Contains("aligned"), Error);
