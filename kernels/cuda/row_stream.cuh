@@ -169,8 +169,9 @@ class RowStream {
     return static_cast<unsigned>(reinterpret_cast<unsigned long long>(row)) % 16;
   }
   // Pack `at` of a chunk, whose granules are where the row's shift puts them.
+  template <bool shifted>
   __device__ static Packed<T> pack_at(const uint4* granules, int at, unsigned shift) {
-    if (shift == 0) return {granules[at]};
+    if constexpr (!shifted) return {granules[at]};
     return {middle_bytes(granules[at], granules[at + 1], shift)};
   }
 
@@ -218,27 +219,43 @@ class RowStream {
     // A maximum from the start: fewer sums are moved to a larger one. It also makes every thread wait for the target's
     // logit, before any thread of the cluster can overwrite it.
     s.max = task_.squash().template apply<Task::squashed>(header.logit);
-    const int target_pack = header.target / size, thread = static_cast<int>(threadIdx.x);
     const unsigned shift = shift_of(row_logits(row));
     each_chunk(cursor, !task_.writes(), [&](const uint4* granules, int first) {
-      const int count = min(end_pack_ - first, stream_chunk_packs);
-      const bool has_target = target_pack >= first && target_pack < first + count;
-      if (count == stream_chunk_packs && !has_target) {
-        Packed<T> loaded[stream_packs_per_thread];
-#pragma unroll
-        for (int g = 0; g < stream_packs_per_thread; ++g) {
-          loaded[g] = pack_at(granules, g * stream_threads + thread, shift);
-        }
-        add(s, loaded, first + thread);
-        return;
-      }
-      for (int at = thread; at < count; at += stream_threads) {
-        Packed<T> loaded[1] = {pack_at(granules, at, shift)};
-        if (first + at == target_pack) loaded[0] = without_element(loaded[0], header.target % size);
-        add(s, loaded, first + at);
+      if (shift == 0) {
+        add_chunk<false>(s, granules, first, 0, header.target);
+      } else {
+        add_chunk<true>(s, granules, first, shift, header.target);
       }
     });
     return s;
+  }
+
+  // Whether all lanes of this warp have all of their packs in a chunk of `count`.
+  __device__ static bool has_all_packs(int count) {
+    return (stream_packs_per_thread - 1) * stream_threads + static_cast<int>(threadIdx.x | (lanes - 1)) < count;
+  }
+
+  // Adds this thread's packs of a chunk, but for the target. Warps with all of their packs take them together.
+  template <bool shifted>
+  __device__ void add_chunk(RowStatistics& s, const uint4* granules, int first, unsigned shift, int target) {
+    const int count = min(end_pack_ - first, stream_chunk_packs), thread = static_cast<int>(threadIdx.x);
+    const int target_at = target / size - first;
+    if (has_all_packs(count)) {
+      Packed<T> loaded[stream_packs_per_thread];
+#pragma unroll
+      for (int g = 0; g < stream_packs_per_thread; ++g) {
+        const int at = g * stream_threads + thread;
+        loaded[g] = pack_at<shifted>(granules, at, shift);
+        if (at == target_at) loaded[g] = without_element(loaded[g], target % size);
+      }
+      add(s, loaded, first + thread);
+      return;
+    }
+    for (int at = thread; at < count; at += stream_threads) {
+      Packed<T> loaded[1] = {pack_at<shifted>(granules, at, shift)};
+      if (at == target_at) loaded[0] = without_element(loaded[0], target % size);
+      add(s, loaded, first + at);
+    }
   }
 
   // Adds packs pack, pack + stream_threads, ...
@@ -335,23 +352,18 @@ class RowStream {
         task_.template gradient<plain>(result, values);
         reinterpret_cast<uint4*>(out)[first + at] = pack<T>(values).bits;
       };
-      if (aligned && whole == stream_chunk_packs) {
+      if (aligned && has_all_packs(whole)) {
 #pragma unroll
         for (int g = 0; g < stream_packs_per_thread; ++g) write_whole(g * stream_threads + thread);
-        return;
-      }
-      if (aligned) {
-#pragma unroll
-        for (int g = 0; g < stream_packs_per_thread; ++g) {
-          if (g * stream_threads + thread < whole) write_whole(g * stream_threads + thread);
-        }
+      } else if (aligned) {
+        for (int at = thread; at < whole; at += stream_threads) write_whole(at);
       }
       // The last pack of a row may be incomplete; rows with a shift go the slower way as a whole.
       for (int begin = aligned ? whole : 0; begin < count; begin += stream_threads) {
         const int at = begin + thread, column = (first + at) * size;
         float values[size] = {};
         if (at < count) {
-          unpack(pack_at(granules, at, shift), values);
+          unpack(shift == 0 ? pack_at<false>(granules, at, 0) : pack_at<true>(granules, at, shift), values);
           task_.template gradient<plain>(result, values);
 #pragma unroll
           for (int i = 0; i < size; ++i) {
@@ -359,7 +371,7 @@ class RowStream {
             if (column + i >= rows_.vocab) values[i] = 0;
           }
         }
-        store(out, out_shift, column, values, at < count);
+        store_warp(out, out_shift, column, task_.columns(), values, at < count);
       }
     });
     // From the thread that has just written what stands around it.
@@ -367,32 +379,6 @@ class RowStream {
     const bool in_slice = at >= 0 && target_pack < min(end_pack_, whole_packs);
     if (aligned && in_slice && at % stream_threads == thread) {
       out[header.target] = narrow<T>(task_.gradient_at_target(result));
-    }
-  }
-
-  // Stores the packs of a warp, which are consecutive; `valid` lanes come first. All lanes call. With a shift, a lane
-  // stores the granule between its left neighbour's pack and its own, and the outermost elements are stored alone.
-  __device__ void store(T* out, unsigned shift, int column, const float (&values)[size], bool valid) {
-    const uint4 bits = pack<T>(values).bits;
-    const bool whole = valid && column + size <= task_.columns();
-    const unsigned lane = threadIdx.x % lanes;
-    bool first_stored = whole, last_stored = whole;
-    if (shift == 0) {
-      if (whole) *reinterpret_cast<uint4*>(out + column) = bits;
-    } else {
-      const uint4 left = shuffle_words(bits, [](unsigned word) { return __shfl_up_sync(0xffffffffu, word, 1); });
-      first_stored = whole && lane > 0;
-      last_stored = __shfl_down_sync(0xffffffffu, first_stored, 1) && lane + 1 < lanes;
-      if (first_stored) {
-        auto* granule = reinterpret_cast<unsigned char*>(out + column) - shift;
-        *reinterpret_cast<uint4*>(granule) = middle_bytes(left, bits, 16 - shift);
-      }
-    }
-    const int firsts = static_cast<int>((16 - shift) / sizeof(T));
-#pragma unroll
-    for (int i = 0; i < size; ++i) {
-      const bool stored = i < firsts ? first_stored : last_stored;
-      if (valid && !stored && column + i < task_.columns()) out[column + i] = narrow<T>(values[i]);
     }
   }
 
@@ -407,30 +393,5 @@ class RowStream {
 };
 
 #endif
-
-// blockDim.x is stream_block_threads; dynamic shared memory as the plan says.
-template <class Task>
-__global__ void __launch_bounds__(stream_block_threads, 1)
-    row_stream_kernel(const __grid_constant__ Task task, const StreamedRows rows, const StreamShape shape) {
-#if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) unsigned char stream_memory[];
-  RowStream<Task> stream(task, rows, shape, stream_memory);
-  stream.initialize();
-  const unsigned warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size;
-  if (warp < stream_warps) {
-    stream.consume();
-  } else if (warp == stream_warps) {
-    if (stream.records()) stream.record_rows();
-  } else if (lane == 0) {
-    if (warp == stream_warps + 1) {
-      stream.copy_chunks();
-    } else {
-      stream.read_headers();
-    }
-  }
-  __syncwarp();
-  hopper::cluster_barrier();  // no block ends while another may write to its memory
-#endif
-}
 
 }  // namespace greyhound::cuda

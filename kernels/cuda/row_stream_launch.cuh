@@ -10,6 +10,31 @@
 
 namespace greyhound::cuda {
 
+// blockDim.x is stream_block_threads; dynamic shared memory as the plan says.
+template <class Task>
+__global__ void __launch_bounds__(stream_block_threads, 1)
+    row_stream_kernel(const __grid_constant__ Task task, const StreamedRows rows, const StreamShape shape) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) unsigned char stream_memory[];
+  RowStream<Task> stream(task, rows, shape, stream_memory);
+  stream.initialize();
+  const unsigned warp = threadIdx.x / warp_size, lane = threadIdx.x % warp_size;
+  if (warp < stream_warps) {
+    stream.consume();
+  } else if (warp == stream_warps) {
+    if (stream.records()) stream.record_rows();
+  } else if (lane == 0) {
+    if (warp == stream_warps + 1) {
+      stream.copy_chunks();
+    } else {
+      stream.read_headers();
+    }
+  }
+  __syncwarp();
+  hopper::cluster_barrier();  // no block ends while another may write to its memory
+#endif
+}
+
 inline constexpr std::int64_t min_streamed_bytes = 16384;  // of a row; shorter ones gain nothing
 
 // Whether rows of this length are worth streaming on the context's device.

@@ -15,6 +15,36 @@ struct StreamTask {
   static constexpr bool squashed = is_squashed, extras = with_extras, may_write = can_write;
 };
 
+// Stores the packs of a warp, which are consecutive from the first lane's `column` on, in a row that begins `shift`
+// bytes behind a 16-byte boundary and ends at `columns`; `valid` lanes come first. All lanes call. With a shift, a lane
+// stores the 16 bytes between its left neighbour's pack and its own, and the outermost elements are stored alone.
+template <class T>
+__device__ inline void store_warp(T* row, unsigned shift, int column, int columns,
+                                  const float (&values)[packed_size<T>], bool valid) {
+  constexpr int size = packed_size<T>;
+  const uint4 bits = pack<T>(values).bits;
+  const bool whole = valid && column + size <= columns;
+  const unsigned lane = threadIdx.x % warp_size;
+  bool first_stored = whole, last_stored = whole;
+  if (shift == 0) {
+    if (whole) *reinterpret_cast<uint4*>(row + column) = bits;
+  } else {
+    const uint4 left = shuffle_words(bits, [](unsigned word) { return __shfl_up_sync(0xffffffffu, word, 1); });
+    first_stored = whole && lane > 0;
+    last_stored = __shfl_down_sync(0xffffffffu, first_stored, 1) && lane + 1 < warp_size;
+    if (first_stored) {
+      auto* granule = reinterpret_cast<unsigned char*>(row + column) - shift;
+      *reinterpret_cast<uint4*>(granule) = middle_bytes(left, bits, 16 - shift);
+    }
+  }
+  const int firsts = static_cast<int>((16 - shift) / sizeof(T));
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    const bool stored = i < firsts ? first_stored : last_stored;
+    if (valid && !stored && column + i < columns) row[column + i] = narrow<T>(values[i]);
+  }
+}
+
 // What a block has to know of a row besides its logits.
 struct RowHeader {
   static constexpr int ignored = -1, bad = -2;  // targets of rows that are not read
