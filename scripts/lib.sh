@@ -16,7 +16,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # What the program is built from, as Debian and Ubuntu call it. oneDNN is not built for every architecture; without it
 # the build takes its own, slower product.
-build_packages=(g++ cmake ninja-build libyaml-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev)
+build_packages=(g++ cmake ninja-build libyaml-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libpcre2-dev)
 optional_packages=(libdnnl-dev)
 
 installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }

@@ -18,9 +18,7 @@ constexpr const char* exit_codes =
     "time,\n2 a mistake on the command line or in the configuration.";
 
 // The same checks as of the key in a configuration. CLI11's own take NaN, and whole numbers that overflow.
-CLI::Validator as_key(const char* section, const char* name, double low) {
-  ConfigKey key = *find_config_key(section, name);
-  key.range.low = low;
+CLI::Validator in_range(const ConfigKey& key) {
   const auto check = [key](const std::string& text) {
     try {
       parse_value(key, text, false, "'" + text + "'");
@@ -30,6 +28,22 @@ CLI::Validator as_key(const char* section, const char* name, double low) {
     }
   };
   return CLI::Validator(check, "");
+}
+
+CLI::Validator as_key(const char* section, const char* name, double low) {
+  ConfigKey key = *find_config_key(section, name);
+  key.range.low = low;
+  return in_range(key);
+}
+
+// Of a whole number that is no key of the configuration.
+CLI::Validator from_to(double low, double high) {
+  ConfigKey key;
+  key.section = "command line";
+  key.key = "number";
+  key.default_value = std::int64_t{0};
+  key.range = {low, high};
+  return in_range(key);
 }
 
 void add_train(CLI::App& app, TrainOptions& options) {
@@ -56,11 +70,46 @@ void add_sample(CLI::App& app, SampleOptions& options) {
 }
 
 void add_eval(CLI::App& app, EvalOptions& options) {
-  CLI::App* command = app.add_subcommand("eval", "Loss of a trained run on its held-out data");
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a trained run on its held-out data");
   command->add_option("RUN_DIR", options.run_dir, "Folder of the run")->required();
-  command->add_option("--batches", options.batches, "Micro-batches to look at; 0: all. The default is eval.batches")
+  command->add_option("--data", options.data, "Text or token shards to look at instead, a path or a glob");
+  command
+      ->add_option("--batches", options.batches,
+                   "Micro-batches to look at; 0: all. The default is eval.batches, all of --data")
       ->check(as_key("eval", "batches", 0));
   command->callback([&options] { eval_command(options); });
+}
+
+void add_tokenize(CLI::App& app, TokenizeOptions& options) {
+  CLI::App* command = app.add_subcommand("tokenize", "Make token shards of text with a BPE tokenizer, such as GPT-2's");
+  command->add_option("FILES", options.files, "Text; .jsonl: lines of JSON, one document each in \"text\"")->required();
+  command
+      ->add_option("--tokenizer", options.tokenizer, "tokenizer.json, or a folder with it or vocab.json and merges.txt")
+      ->required();
+  command->add_option("--out", options.out, "Folder for the shards and the tokenizer")->required();
+  command->add_option("--val-fraction", options.val_fraction, "Held out of each file, from its end")
+      ->capture_default_str()
+      ->check(as_key("data", "val_fraction", 0));
+  command->add_option("--shard-tokens", options.shard_tokens, "Tokens of a shard")
+      ->capture_default_str()
+      ->check(from_to(1, 2147483647));  // llm.c counts them in 31 bits
+  command->add_option("--threads", options.threads, "0: one a core")->check(from_to(0, 1024));
+  command->add_flag("--special-tokens", options.special_tokens, "Special tokens written in the text become tokens");
+  command->add_flag("--overwrite", options.overwrite, "Replace the shards that are in the folder");
+  command->callback([&options] { tokenize_command(options); });
+}
+
+void add_export(CLI::App& app, ExportOptions& options) {
+  CLI::App* command = app.add_subcommand("export", "Write a trained run for other programs");
+  command->add_option("RUN_DIR", options.run_dir, "Folder of the run")->required();
+  command->add_option("OUT", options.out, "Folder (hf) or file (llmc) to write")->required();
+  command->add_option("--format", options.format, "hf: a folder for transformers' GPT2LMHeadModel; llmc: a llm.c model")
+      ->required()
+      ->check(CLI::IsMember({"hf", "llmc"}));
+  command->add_option("--dtype", options.dtype, "Of the weights: fp32 or bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->callback([&options] { export_command(options); });
 }
 
 }  // namespace
@@ -69,6 +118,8 @@ void run_cli(int argc, const char* const* argv) {
   TrainOptions train;
   SampleOptions sample;
   EvalOptions eval;
+  TokenizeOptions tokenize;
+  ExportOptions export_options;
   CLI::App app("Trains small GPT models, samples from them and evaluates them.", "greyhound");
   app.set_version_flag("--version", version_text, "Version, backends and libraries");
   app.require_subcommand(0, 1);  // its own message would hide a misspelt command
@@ -76,9 +127,12 @@ void run_cli(int argc, const char* const* argv) {
   add_train(app, train);
   add_sample(app, sample);
   add_eval(app, eval);
+  add_tokenize(app, tokenize);
+  add_export(app, export_options);
   try {
     app.parse(argc, argv);
-    require(!app.get_subcommands().empty(), "expected a command: train, sample or eval (see greyhound --help)");
+    require(!app.get_subcommands().empty(),
+            "expected a command: train, sample, eval, tokenize or export (see greyhound --help)");
   } catch (const CLI::CallForHelp& call) {
     app.exit(call, std::cout, std::cerr);
   } catch (const CLI::CallForAllHelp& call) {

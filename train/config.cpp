@@ -2,6 +2,7 @@
 #include <greyhound/train/batch_plan.h>
 #include <greyhound/train/config.h>
 #include <greyhound/train/config_schema.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/yaml_reader.h>
 
 #include <cerrno>
@@ -12,7 +13,7 @@
 namespace greyhound {
 namespace {
 
-void apply(Config& config, const YamlEntry& entry) {
+void apply(Config& config, std::set<std::string>& given, const YamlEntry& entry) {
   require(is_config_section(entry.section), entry.section_where, ": unknown section ", entry.section,
           suggest_section(entry.section));
   if (entry.key.empty()) return;
@@ -22,6 +23,7 @@ void apply(Config& config, const YamlEntry& entry) {
                 suggest_key(entry.section, entry.key));
   }
   key->set(config, parse_value(*key, entry.text, entry.quoted, entry.where));
+  given.insert(key->name());
 }
 
 // "section.key=value" as a shell passes it.
@@ -45,26 +47,32 @@ Config default_config() {
   return config;
 }
 
-Config parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+Config parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides,
+                    const ConfigCompletion& complete) try {
   Config config = default_config();
-  for (const YamlEntry& entry : read_yaml(text, name)) apply(config, entry);
-  for (const std::string& override_text : overrides) apply(config, read_override(override_text));
+  std::set<std::string> given;
+  for (const YamlEntry& entry : read_yaml(text, name)) apply(config, given, entry);
+  for (const std::string& override_text : overrides) apply(config, given, read_override(override_text));
+  if (complete) complete(config, given);
   try {
     validate(config);
   } catch (const Error& error) {
     throw_usage(name, overrides.empty() ? "" : " with overrides", ": ", error.what());
   }
   return config;
+} catch (const Error& error) {
+  throw Error(error.kind(), one_line(error.what()));  // messages repeat what the file says
 }
 
-Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   const ConfigCompletion& complete) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   // Reading is what fails for a folder; opening one succeeds.
   if (!file || (file.peek() != std::ifstream::traits_type::eof() && !(text << file.rdbuf())) || file.bad()) {
     throw_usage("cannot read the configuration ", path, ": ", std::strerror(errno ? errno : EIO));
   }
-  return parse_config(text.str(), path, overrides);
+  return parse_config(text.str(), path, overrides, complete);
 }
 
 std::string to_yaml(const Config& config) {

@@ -3,9 +3,10 @@
 
 #include <greyhound/core/dtype.h>
 #include <greyhound/loss/plan.h>
-#include <greyhound/train/tokenizer.h>
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,12 @@ struct Config {
     std::int64_t vocab_multiple;
     bool bias, tie_embeddings;
     double dropout;
+    std::string init_from;  // a run, a llm.c model or a Hugging Face folder; empty: random weights
   } model{};
   struct Data {
     std::string train, val;  // a path, a glob or "synthetic"; val may be empty
     double val_fraction;
-    TokenizerKind tokenizer;    // of text: byte or character ("char")
+    std::string tokenizer;      // of text: "byte", "char", or the path of a BPE tokenizer
     std::int64_t ignore_token;  // -1: none
   } data{};
   struct Loss {
@@ -77,14 +79,19 @@ struct Config {
 // The default of every key.
 Config default_config();
 
+// Fills in what the keys that were given leave open; `given` holds their names ("model.n_layer").
+using ConfigCompletion = std::function<void(Config& config, const std::set<std::string>& given)>;
+
 // Reads a YAML file, then applies `overrides` ("section.key=value", later ones win; the value is written as in YAML),
-// then checks the values against each other. Throws a usage Error of one line: "FILE:LINE:COLUMN: ..." for an unknown
-// section or key (with the nearest known one), a wrong type, a value out of range, a duplicate or bad YAML; an error in
-// an override names the override.
-Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+// lets `complete` fill in the rest, and checks the values against each other. Throws a usage Error of one line:
+// "FILE:LINE:COLUMN: ..." for an unknown section or key (with the nearest known one), a wrong type, a value out of
+// range, a duplicate or bad YAML; an error in an override names the override.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
+                   const ConfigCompletion& complete = {});
 
 // The same from text; `name` stands for the file in messages.
-Config parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+Config parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {},
+                    const ConfigCompletion& complete = {});
 
 // Every section and key with its value; parse_config() of it gives the same Config, to the bit.
 std::string to_yaml(const Config& config);

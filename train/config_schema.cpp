@@ -17,9 +17,6 @@ constexpr Words<Enum> words = {};
 template <>
 constexpr Words<DType> words<DType> = {{"fp32", DType::fp32}, {"bf16", DType::bf16}};
 template <>
-constexpr Words<TokenizerKind> words<TokenizerKind> = {{"byte", TokenizerKind::byte},
-                                                       {"char", TokenizerKind::character}};
-template <>
 constexpr Words<ScheduleKind> words<ScheduleKind> = {
     {"constant", ScheduleKind::constant}, {"linear", ScheduleKind::linear}, {"cosine", ScheduleKind::cosine}};
 template <>
@@ -146,6 +143,8 @@ std::vector<ConfigKey> make_schema() {
     key("tie_embeddings", &S::tie_embeddings, true, "the head's weight is the token embedding")
         .also({"tie_word_embeddings", "tied"});
     key("dropout", &S::dropout, 0, "probability of dropping an activation").at_least(0).below(1);
+    key("init_from", &S::init_from, "", "a trained model to start from; empty: random weights")
+        .also({"pretrained", "load_from", "checkpoint"});
   }
   {
     Keys key(table, "data", &Config::data);
@@ -157,7 +156,8 @@ std::vector<ConfigKey> make_schema() {
     key("val_fraction", &S::val_fraction, 0.1, "how much of the text is held out when val is empty")
         .at_least(0)
         .below(1);
-    key("tokenizer", &S::tokenizer, TokenizerKind::byte, "of text: its bytes or its characters");
+    key("tokenizer", &S::tokenizer, "byte", "of text: byte, char, or the path of a BPE tokenizer")
+        .also({"tokenizer_path", "encoding"});
     key("ignore_token", &S::ignore_token, -1, "targets with this id add nothing to the loss; -1: none")
         .range(-1, most_ids)
         .also({"ignore_index", "pad_token"});

@@ -1,5 +1,6 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/console.h>
+#include <greyhound/train/one_line.h>
 
 #include <spdlog/sinks/stdout_sinks.h>
 
@@ -56,7 +57,7 @@ void require_output_written() {
 
 void print_error(const std::string& message) {
   const std::string rank = console_rank == 0 ? "" : " (rank " + std::to_string(console_rank) + ")";
-  std::fprintf(stderr, "greyhound: error%s: %s\n", rank.c_str(), message.c_str());
+  std::fprintf(stderr, "greyhound: error%s: %s\n", rank.c_str(), one_line(message).c_str());
 }
 
 }  // namespace greyhound

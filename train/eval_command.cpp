@@ -19,7 +19,9 @@ void eval_command(const EvalOptions& options) {
   const std::unique_ptr<Communicator> communicator = make_single_rank();
 
   const BatchPlan batch = plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, 1);
-  RunData data = open_data(config, batch, 0, &run.tokenizer());
+  if (options.data) config.eval.batches = options.batches.value_or(0);
+  RunData data = options.data ? open_evaluation(config, batch, *options.data, run.tokenizer())
+                              : open_data(config, batch, 0, &run.tokenizer());
   require(data.validation != nullptr, options.run_dir, ": data.val and data.val_fraction hold nothing out to evaluate");
   for (const std::string& warning : data.warnings) spdlog::warn("{}", warning);
 
@@ -30,8 +32,9 @@ void eval_command(const EvalOptions& options) {
   });
   buffers.bind(context, run.arena());
   const Evaluation result = evaluate(context, *communicator, run.model(), *data.validation, buffers);
-  spdlog::info("{}: step {}, validation loss {:.6f}, perplexity {:.3f}, {} targets", options.run_dir, run.step(),
-               result.loss, std::exp(result.loss), with_commas(result.targets));
+  spdlog::info("{}: step {}, {} loss {:.6f}, perplexity {:.3f}, {} targets", options.run_dir, run.step(),
+               options.data ? "on " + *options.data + ":" : "validation", result.loss, std::exp(result.loss),
+               with_commas(result.targets));
   require_output_written();
 }
 

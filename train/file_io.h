@@ -16,4 +16,21 @@ using ByteSink = std::function<void(const void* data, std::size_t bytes)>;
 void write_atomically(const std::string& path, const std::function<void(const ByteSink& sink)>& write);
 void write_atomically(const std::string& path, const std::string& contents);
 
+// The same step by step, for files whose beginning is known last. Not committed, it leaves nothing.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  AtomicFile(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(const void* data, std::size_t bytes);        // at the end
+  void write_start(const void* data, std::size_t bytes);  // over what is at the start of the file
+  void commit();
+
+ private:
+  std::string path_, name_;
+  int descriptor_ = -1;
+  bool renamed_ = false;
+};
+
 }  // namespace greyhound

@@ -10,7 +10,6 @@ namespace greyhound {
 namespace {
 
 constexpr std::uint64_t sampling_stream = 0x73616d706c65;  // "sample"
-constexpr std::int32_t gpt2_end_of_text = 50256;
 
 // A number in [0, 1) with 53 random bits.
 double uniform53(const Philox::Block& words) {
@@ -51,9 +50,10 @@ std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::s
   switch (tokenizer.kind()) {
     case TokenizerKind::byte: return {'\n'};
     case TokenizerKind::character: return {std::max(0, tokenizer.token_of(U'\n'))};
+    case TokenizerKind::bpe:
     case TokenizerKind::ids: break;
   }
-  return {tokenizer.vocab_size() == gpt2_end_of_text + 1 ? gpt2_end_of_text : 0};
+  return {std::max(0, tokenizer.end_of_text())};
 }
 
 void generate_text(const Context& context, Gpt& model, const Tokenizer& tokenizer, const std::string& prompt,

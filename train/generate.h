@@ -29,8 +29,8 @@ struct GenerationOptions {
 void generate(const Context& context, Gpt& model, std::span<const std::int32_t> prompt,
               const GenerationOptions& options, const std::function<void(std::int32_t)>& emit);
 
-// The tokens of `text`; an empty text starts with a line end, or with GPT-2's end-of-text token or token 0 where tokens
-// are bare ids. Throws a usage Error when the vocabulary lacks a symbol of it.
+// The tokens of `text`; an empty text starts with a line end, or with the end-of-text token (token 0 where there is
+// none) of BPE and of bare ids. Throws a usage Error when the vocabulary lacks a symbol of it.
 std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& text);
 
 // The prompt and what follows it, piece by piece as soon as characters are whole: print(text).

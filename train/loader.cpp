@@ -87,7 +87,8 @@ HostBatch Loader::next() {
       const std::int64_t index = first_bad_token(window_, vocab_size_);
       throw_bad_token(window_, vocab_size_, index, source_->training_position(step, first_row + row, index));
     }
-    batch.valid_targets += valid;
+    const std::span<std::int32_t> row_targets(targets_.data() + start, static_cast<std::size_t>(plan_.block_size));
+    batch.valid_targets += valid - source_->mask_training_row(step, first_row + row, row_targets);
   }
   source_->release();
   ++step_;
@@ -137,7 +138,8 @@ HostBatch Evaluator::batch(std::int64_t index) {
       const std::int64_t bad = first_bad_token(window_, vocab_size_);
       throw_bad_token(window_, vocab_size_, bad, source_->sequential_position(source_row, bad));
     }
-    batch.valid_targets += valid;
+    const std::span<std::int32_t> row_targets(targets_.data() + start, static_cast<std::size_t>(block_size_));
+    batch.valid_targets += valid - source_->mask_sequential_row(source_row, row_targets);
   }
   source_->release();
   return batch;

@@ -15,9 +15,6 @@
 
 namespace greyhound {
 
-// Written in place of targets that the loss is to skip (data.ignore_token): the loss module's default ignore_index.
-inline constexpr std::int32_t ignored_target = -100;
-
 // One rank's rows of a step (or of an evaluation batch), in host memory that lasts until the next call.
 struct HostBatch {
   ConstTensor tokens;   // [rows, T] int32, each in [0, V)
@@ -92,5 +89,10 @@ struct RunData {
 // an existing run is evaluated; otherwise it is made from the data. Throws an Error of one line when data is missing
 // (naming the command that makes it, where there is one), malformed, too short, or does not fit model.vocab_size.
 RunData open_data(const Config& config, const BatchPlan& plan, std::int64_t rank, const Tokenizer* tokenizer = nullptr);
+
+// All of `data`, a path or a glob of text or token shards, to be evaluated by one rank with the tokenizer of a run.
+// `validation` of what it returns is set, `train` is not.
+RunData open_evaluation(const Config& config, const BatchPlan& plan, const std::string& data,
+                        const Tokenizer& tokenizer);
 
 }  // namespace greyhound

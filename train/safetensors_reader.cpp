@@ -39,7 +39,9 @@ class Header {
  private:
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw_runtime(file_.path(), ": bad safetensors file: ", parts...);
+    std::string what = concat(parts...);  // which may quote the file: it stays one line
+    std::replace_if(what.begin(), what.end(), is_control, '?');
+    throw_runtime(file_.path(), ": bad safetensors file: ", what);
   }
 
   json parse() {
@@ -87,7 +89,10 @@ class Header {
     return value.get<std::uint64_t>();
   }
 
+  static bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
   void read_entry(const std::string& name, const json& value) {
+    if (std::any_of(name.begin(), name.end(), is_control)) fail("control characters in the name ", name);
     const bool complete = value.is_object() && value.contains("dtype") && value["dtype"].is_string() &&
                           value.contains("shape") && value["shape"].is_array() && value.contains("data_offsets") &&
                           value["data_offsets"].is_array() && value["data_offsets"].size() == 2;

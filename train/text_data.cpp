@@ -34,7 +34,8 @@ std::string position_text(const TextRange& range, std::int64_t token) {
 }  // namespace
 
 TextFile::TextFile(const std::string& path, const Tokenizer& tokenizer) : file_(path), tokenizer_(tokenizer) {
-  require(tokenizer.kind() != TokenizerKind::ids, path, ": is text, but the model was trained on token ids");
+  require(tokenizer.kind() == TokenizerKind::byte || tokenizer.kind() == TokenizerKind::character, path,
+          ": is text, but the model was trained on token ids");
   if (file_.size() == 0) throw_runtime(path, ": expected text, found an empty file");
   tokens_ = static_cast<std::int64_t>(file_.size());
   if (tokenizer.kind() == TokenizerKind::byte) return;

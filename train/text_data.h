@@ -1,4 +1,4 @@
-// Text as training data: memory-mapped files, tokenized as they are read.
+// Text as training data: memory-mapped files, tokenized as they are read (bytes, characters) or before (BPE).
 #pragma once
 
 #include <greyhound/train/data_source.h>
@@ -13,18 +13,29 @@
 
 namespace greyhound {
 
-// Random access to the tokens of one file (byte or character).
-class TextFile {
+// Random access to the tokens of one file.
+class TokenFile {
+ public:
+  virtual ~TokenFile() = default;
+  virtual const std::string& path() const = 0;
+  virtual std::int64_t tokens() const = 0;
+  virtual void read(std::int64_t first, std::span<std::int32_t> tokens) const = 0;
+  virtual void check() const = 0;    // throws a runtime Error when the file has been cut short
+  virtual void release() const = 0;  // gives pages back
+};
+
+// Of a text, byte or character.
+class TextFile final : public TokenFile {
  public:
   // Throws a runtime Error with the position of what is not UTF-8 or not among the tokenizer's characters, and for an
   // empty file.
   TextFile(const std::string& path, const Tokenizer& tokenizer);
 
-  std::int64_t tokens() const { return tokens_; }
-  const std::string& path() const { return file_.path(); }
-  void read(std::int64_t first, std::span<std::int32_t> tokens) const;
-  void check() const { file_.check_size(); }
-  void release() const { file_.release(); }
+  std::int64_t tokens() const override { return tokens_; }
+  const std::string& path() const override { return file_.path(); }
+  void read(std::int64_t first, std::span<std::int32_t> tokens) const override;
+  void check() const override { file_.check_size(); }
+  void release() const override { file_.release(); }
 
  private:
   std::int32_t token_of(char32_t symbol) const {
@@ -44,7 +55,7 @@ std::vector<char32_t> collect_symbols(const std::vector<std::string>& paths);
 
 // Tokens [begin, end) of a file.
 struct TextRange {
-  std::shared_ptr<const TextFile> file;
+  std::shared_ptr<const TokenFile> file;
   std::int64_t begin = 0, end = 0;
 };
 

@@ -89,6 +89,12 @@ TokenShard read_shard_header(const std::string& path) {
   return shard;
 }
 
+void read_shard_tokens(const MappedFile& file, const TokenShard& shard, std::int64_t first,
+                       std::span<std::int32_t> tokens) {
+  const std::byte* from = file.data() + shard_header_bytes + first * shard.bytes_per_token;
+  shard.bytes_per_token == 2 ? copy_ids<std::uint16_t>(from, tokens) : copy_ids<std::uint32_t>(from, tokens);
+}
+
 TokenShards::TokenShards(std::vector<TokenShard> shards, std::int64_t block_size, std::int64_t rows_per_step)
     : shards_(std::move(shards)), block_size_(block_size), rows_per_step_(rows_per_step) {
   for (const TokenShard& shard : shards_) {
@@ -118,8 +124,7 @@ void TokenShards::read(const Place& place, std::span<std::int32_t> window) const
       throw_runtime(shard.path, ": expected ", expected, " bytes as at the start of the run, found ", found);
     }
   }
-  const std::byte* from = mapped_.data() + shard_header_bytes + place.first * shard.bytes_per_token;
-  shard.bytes_per_token == 2 ? copy_ids<std::uint16_t>(from, window) : copy_ids<std::uint32_t>(from, window);
+  read_shard_tokens(mapped_, shard, place.first, window);
 }
 
 void TokenShards::training_row(std::int64_t step, std::int64_t row, std::span<std::int32_t> window) const {

@@ -24,6 +24,10 @@ bool looks_like_token_shard(const std::string& path);
 // Checks magic number, version and exact size. Throws a runtime Error of one line: path, expected, found.
 TokenShard read_shard_header(const std::string& path);
 
+// The tokens [first, first + tokens.size()) of a mapped shard; ids of 2^31 and more turn negative.
+void read_shard_tokens(const MappedFile& file, const TokenShard& shard, std::int64_t first,
+                       std::span<std::int32_t> tokens);
+
 // Training takes the shards in their order, over and over, in whole steps that lie within one shard.
 class TokenShards final : public DataSource {
  public:

@@ -1,18 +1,19 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/file_io.h>
+#include <greyhound/train/mapped_file.h>
 #include <greyhound/train/tokenizer.h>
 #include <greyhound/train/utf8.h>
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 namespace greyhound {
 namespace {
 
-constexpr const char* kind_names[] = {"byte", "char", "ids"};
+constexpr const char* kind_names[] = {"byte", "char", "bpe", "ids"};
+constexpr std::int32_t gpt2_end_of_text = 50256;  // the last of GPT-2's ids
 
 std::string describe(char32_t symbol) {
   char text[16];
@@ -57,6 +58,12 @@ std::vector<std::int32_t> encode_ids(std::int64_t vocab_size, std::string_view t
   return tokens;
 }
 
+// Told from what greyhound writes for the other kinds by the key that those begin with.
+bool is_hugging_face(std::string_view text) {
+  const std::size_t key = text.find('"');
+  return key != std::string_view::npos && text.substr(key, 6) != "\"kind\"" && text.find("\"model\"") != text.npos;
+}
+
 // Characters that do something to a terminal rather than show.
 bool is_control(char32_t symbol) {
   const bool harmless = symbol == '\t' || symbol == '\n' || symbol == '\r';
@@ -86,11 +93,22 @@ Tokenizer Tokenizer::ids(std::int64_t vocab_size) {
   return tokenizer;
 }
 
+Tokenizer Tokenizer::bpe(std::shared_ptr<const BpeVocabulary> vocabulary) {
+  Tokenizer tokenizer;
+  tokenizer.kind_ = TokenizerKind::bpe;
+  tokenizer.vocab_size_ = vocabulary->size();
+  tokenizer.merges_ = std::make_shared<const BpeMerges>(*vocabulary);
+  tokenizer.vocabulary_ = std::move(vocabulary);
+  return tokenizer;
+}
+
 Tokenizer Tokenizer::load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw_runtime("cannot open the tokenizer ", path);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) throw_runtime("cannot open the tokenizer ", path);
+  const MappedFile file(path);
+  if (is_hugging_face(file.text())) return bpe(BpeVocabulary::load(path));
   try {
-    const nlohmann::json json = nlohmann::json::parse(file);
+    const nlohmann::json json = nlohmann::json::parse(file.text());
     const std::string kind = json.at("kind");
     const std::int64_t vocab_size = json.at("vocab_size");
     Tokenizer tokenizer;
@@ -115,6 +133,10 @@ Tokenizer Tokenizer::load(const std::string& path) {
 }
 
 void Tokenizer::save(const std::string& path) const {
+  if (kind_ == TokenizerKind::bpe) {
+    write_atomically(path, vocabulary_->to_tokenizer_json());
+    return;
+  }
   nlohmann::ordered_json json;
   json["kind"] = kind_names[static_cast<int>(kind_)];
   json["vocab_size"] = vocab_size_;
@@ -132,10 +154,19 @@ std::int32_t Tokenizer::token_of(char32_t symbol) const {
   return static_cast<std::int32_t>(found - symbols_.begin());
 }
 
+std::int32_t Tokenizer::end_of_text() const {
+  if (kind_ == TokenizerKind::bpe) return vocabulary_->end_of_text();
+  return kind_ == TokenizerKind::ids && vocab_size_ == gpt2_end_of_text + 1 ? gpt2_end_of_text : -1;
+}
+
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   if (kind_ == TokenizerKind::character) return encode_characters(*this, text);
   if (kind_ == TokenizerKind::ids) return encode_ids(vocab_size_, text);
   std::vector<std::int32_t> tokens;
+  if (kind_ == TokenizerKind::bpe) {
+    BpeEncoder(merges_).encode(text, tokens);
+    return tokens;
+  }
   tokens.reserve(text.size());
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
@@ -148,6 +179,7 @@ std::string Tokenizer::piece(std::int32_t token) const {
   switch (kind_) {
     case TokenizerKind::byte: text = static_cast<char>(token); break;
     case TokenizerKind::character: append_utf8(text, symbols_[static_cast<std::size_t>(token)]); break;
+    case TokenizerKind::bpe: text = vocabulary_->token(token); break;
     case TokenizerKind::ids: text = std::to_string(token) + " "; break;
   }
   return text;

@@ -5,6 +5,7 @@
 #include <greyhound/train/console.h>
 #include <greyhound/train/file_io.h>
 #include <greyhound/train/generate.h>
+#include <greyhound/train/gpt2_import.h>
 #include <greyhound/train/memory_report.h>
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/run_dir.h>
@@ -16,7 +17,9 @@ namespace {
 
 // What `config` leaves to the data is filled in: the vocabulary.
 RunData open_run_data(Config& config, const BatchPlan& batch, const Communicator& communicator) {
-  RunData data = open_data(config, batch, communicator.rank());
+  // A run that is trained further keeps the meaning of its tokens.
+  const std::optional<Tokenizer> tokenizer = initial_tokenizer(config);
+  RunData data = open_data(config, batch, communicator.rank(), tokenizer ? &*tokenizer : nullptr);
   config.model.vocab_size = data.vocab_size;
   if (config.sample.every > 0) encode_prompt(data.tokenizer, config.sample.prompt);  // fails now rather than then
   return data;
@@ -32,6 +35,7 @@ void log_run(const Config& config, const BatchPlan& batch, const ComputeDevice& 
   spdlog::info("model     {} layers, {} heads, {} wide, block {}, vocabulary {} (stored as {}): {} parameters",
                model.n_layer, model.n_head, model.n_embd, model.block_size, model.vocab_size, model.padded_vocab(),
                with_commas(buffers.model.parameters().count()));
+  if (!config.model.init_from.empty()) spdlog::info("weights   from {}", config.model.init_from);
   spdlog::info("batch     {} tokens a step: {} rank{} x {} micro-batch{} x {} rows x {} tokens",
                with_commas(batch.tokens()), communicator.size(), communicator.size() == 1 ? "" : "s",
                batch.accumulation, batch.accumulation == 1 ? "" : "es", batch.micro_batch, batch.block_size);
@@ -73,7 +77,7 @@ void train_command(const TrainOptions& options) {
   const StopRequest stop;  // before work that takes long: a signal meanwhile counts
   const std::unique_ptr<Communicator> communicator = make_host_communicator();
   set_up_console(communicator->rank());
-  Config config = load_config(options.config, options.overrides);
+  Config config = load_config(options.config, options.overrides, complete_model_section);
   const RunDir run_dir(config.run.dir);
   if (communicator->is_root()) run_dir.check(options.overwrite);
 

@@ -1,5 +1,6 @@
 #include <greyhound/train/trainer.h>
 
+#include <greyhound/train/gpt2_import.h>
 #include <greyhound/train/schedule.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@ Trainer::Trainer(const Context& context, Communicator& communicator, const Confi
       buffers_(buffers),
       loader_(loader) {
   const OptimizerState& optimizer = buffers_.optimizer;
-  buffers_.model.parameters().initialize(context_, optimizer.weights(), static_cast<std::uint64_t>(config_.run.seed));
+  initialize_weights(context_, config_, buffers_.model.parameters(), optimizer.weights());
   optimizer.refresh_working_weights(context_);
 }
 

@@ -25,7 +25,8 @@ struct StepResult {
 
 class Trainer final : public Stateful {
  public:
-  // Buffers are allocated; draws the initial weights from run.seed. Everything given must outlive the trainer.
+  // Buffers are allocated; draws the initial weights from run.seed, or reads model.init_from. Everything given must
+  // outlive the trainer.
   Trainer(const Context& context, Communicator& communicator, const Config& config, const BatchPlan& batch,
           TrainingBuffers& buffers, Loader& loader);
 

@@ -134,8 +134,10 @@ TEST_CASE("program: --help and --version") {
   const Outcome help = run(folder, {"--help"});
   CHECK(help.exit_code == 0);
   CHECK(help.error == "");
-  for (const char* part : {"train", "sample", "eval", "--version", "Exit codes"}) CHECK(contains(help.out, part));
+  for (const char* part : {"train", "sample", "eval", "export", "--version", "Exit codes"})
+    CHECK(contains(help.out, part));
   CHECK(contains(run(folder, {"train", "--help"}).out, "--overwrite"));
+  CHECK(contains(run(folder, {"export", "--help"}).out, "--dtype"));
 
   const Outcome version = run(folder, {"--version"});
   CHECK(version.exit_code == 0);
@@ -169,6 +171,11 @@ TEST_CASE("program: mistakes on the command line and in the configuration exit w
   check_error(run(folder, {"train", config, "sample.prompt=xyz"}), 2, "");
   check_error(run(folder, {"train", config, "model.n_head=3"}), 2, "16");
   check_error(run(folder, {"sample", folder.path()}), 2, "is not the folder of a run");
+  check_error(run(folder, {"export", "--format", "hf", folder / "none", folder / "out"}), 2,
+              "is not the folder of a run");
+  check_error(run(folder, {"export", folder / "none", folder / "out"}), 2, "--format");
+  check_error(run(folder, {"export", "--format", "onnx", folder / "none", folder / "out"}), 2, "onnx");
+  check_error(run(folder, {"train", config, "model.init_from=" + folder / "none"}), 2, "model.init_from");
   check_error(run(folder, {"eval", folder / "none"}), 2, "is not the folder of a run");
   const std::string bad = write_file(folder / "bad.yaml", "train:\n  max_step: 3\n");
   check_error(run(folder, {"train", bad}), 2, bad + ":2:3");

@@ -166,7 +166,7 @@ TEST_CASE("config: every type of value arrives") {
   CHECK(config.model.tie_embeddings);
   CHECK(config.model.dropout == 0.25);
   CHECK(config.data.train == "d/*.bin");
-  CHECK(config.data.tokenizer == TokenizerKind::character);
+  CHECK(config.data.tokenizer == "char");
   CHECK(config.data.ignore_token == 0);
   CHECK(config.loss.grad_weight_accum_dtype == loss::AccumDType::weight);
   CHECK(config.schedule.kind == ScheduleKind::linear);
@@ -214,6 +214,14 @@ TEST_CASE("config: a missing file or a folder is one line") {
   CHECK(contains(usage_error([] { load_config("/tmp"); }), "cannot read the configuration /tmp"));
 }
 
+TEST_CASE("config: what a file says cannot break a message into lines") {
+  for (const char* text : {"a: \"\\\n\"", "\"a\\nb\": {c: 1}", "run: {\"d\\ni\\er\": 3}", "run: {seed: \"1\\n2\"}"}) {
+    CAPTURE(text);
+    CHECK(starts_with(parse_error(text), "run.yaml"));  // parse_error checks that it is one line
+  }
+  CHECK(starts_with(parse_error(std::string("model: .n_lkey optimizer.lrdata# \0\n", 35)), "run.yaml:2:1: bad YAML"));
+}
+
 TEST_CASE("config: to_yaml loads again to the same values") {
   Config config = default_config();
   config.run.dir = "a \"quoted\" \\ path";
@@ -222,7 +230,7 @@ TEST_CASE("config: to_yaml loads again to the same values") {
   config.optimizer.lr = 0.1 + 0.2;
   config.optimizer.eps = 1e-38;
   config.sample.prompt = "line\n\ttab \x01 \x7f {é} # not a comment: x";
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   config.model.tie_embeddings = false;
   const std::string yaml = to_yaml(config);
   const Config again = parse_config(yaml, "again.yaml");

@@ -80,7 +80,7 @@ TEST_CASE("data: text holds out its end, and takes the data's vocabulary") {
   // The first held-out token is number 900.
   CHECK(data.validation->batch(0).tokens.as<std::int32_t>()[0] == 'a' + 900 % 26);
 
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   data = open(config);
   CHECK(data.vocab_size == 26);
   CHECK(data.validation->batch(0).tokens.as<std::int32_t>()[0] == 900 % 26);
@@ -133,7 +133,7 @@ TEST_CASE("data: characters of several bytes are addressed by number") {
   CHECK(contains(error_of([&] { file.read(2992, window); }), "tokens 2992 to 3001 of 3000"));
 
   Config config = make_config(path);
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   CHECK(open(config).vocab_size == 5);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("data: several texts, and a text for evaluation") {
   write_file(folder / "2.txt", std::string(50, 'b'));
   const std::string val = write_file(folder / "val", std::string(33, 'z'));
   Config config = make_config(folder / "*.txt", val);
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   RunData data = open(config);
   CHECK(data.vocab_size == 3);  // the evaluation's characters as well
   CHECK(contains(data.description, "150 training tokens, 33 held out"));
@@ -190,7 +190,7 @@ TEST_CASE("data: text that cannot be used is one clear line") {
   write_file(path, "ab\ncd\xFF" + alphabet(50));
   config = make_config(path);
   CHECK_NOTHROW(open(config));  // bytes take anything
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   CHECK(contains(open_error(config), "1: " + path + ": expected UTF-8, found the byte 255 at byte 5 (line 2)"));
   write_file(path, alphabet(50) + "\xE6\x97");
   CHECK(contains(open_error(config), "found the byte 230 at byte 50"));
@@ -206,7 +206,7 @@ TEST_CASE("data: the tokenizer of an existing run is kept") {
   const TemporaryFolder folder;
   const std::string path = write_file(folder / "a.txt", alphabet(300));
   Config config = make_config(path);
-  config.data.tokenizer = TokenizerKind::character;
+  config.data.tokenizer = "char";
   const BatchPlan plan = plan_batch(2, 0, 8, 1);
   const Tokenizer larger = Tokenizer::characters(collect_symbols({write_file(folder / "b.txt", alphabet(26) + "é")}));
   CHECK(open_data(config, plan, 0, &larger).vocab_size == 27);

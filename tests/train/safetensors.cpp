@@ -122,6 +122,10 @@ TEST_CASE("safetensors: malformed files are one clear line and never read out of
            R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
            eight),
        "has a twice"},
+      {"a name that would break the line",
+       file_bytes(R"({"a\nb":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", eight),
+       "control characters in the name a?b"},
+      {"a dtype that would break the line", file_bytes(entry("F\\n3", "[2]", "[0,8]"), eight), "unknown dtype F?3"},
       {"metadata not text", file_bytes(R"({"__metadata__":{"a":1}})", ""), "__metadata__ is not an object of text"},
       {"metadata a list", file_bytes(R"({"__metadata__":["a"]})", ""), "__metadata__ is not an object of text"},
   };

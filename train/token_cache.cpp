@@ -1,0 +1,117 @@
+#include <greyhound/core/error.h>
+#include <greyhound/train/content_hash.h>
+#include <greyhound/train/number_text.h>
+#include <greyhound/train/shard_writer.h>
+#include <greyhound/train/token_cache.h>
+#include <greyhound/train/token_shards.h>
+#include <greyhound/train/tokenize_files.h>
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace greyhound {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* cache_version = "1";               // of what the shards hold
+constexpr std::size_t long_text = std::size_t{1} << 26;  // bytes that take seconds
+
+// Held by the process that writes to the cache; others wait.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder) {
+    const std::string path = folder + "/lock";
+    descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) throw_runtime("cannot write the token cache ", path, ": ", std::strerror(errno));
+    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  FolderLock(const FolderLock&) = delete;
+  ~FolderLock() { ::close(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+// A shard's tokens under the name of the text that they come from.
+class CachedTokens final : public TokenFile {
+ public:
+  CachedTokens(const std::string& path, const TokenShard& shard) : path_(path), shard_(shard), file_(shard.path) {}
+
+  const std::string& path() const override { return path_; }
+  std::int64_t tokens() const override { return shard_.tokens; }
+  void read(std::int64_t first, std::span<std::int32_t> tokens) const override {
+    require(first >= 0 && first + static_cast<std::int64_t>(tokens.size()) <= shard_.tokens, path_, ": tokens ", first,
+            " to ", first + static_cast<std::int64_t>(tokens.size()), " of ", shard_.tokens);
+    read_shard_tokens(file_, shard_, first, tokens);
+  }
+  void check() const override { file_.check_size(); }
+  void release() const override { file_.release(); }
+
+ private:
+  std::string path_;
+  TokenShard shard_;
+  MappedFile file_;
+};
+
+// A shard that is there and whole.
+std::shared_ptr<const TokenFile> open_shard(const std::string& path, const std::string& shard) {
+  std::error_code ignored;
+  if (!fs::exists(shard, ignored)) return nullptr;
+  try {
+    return std::make_shared<const CachedTokens>(path, read_shard_header(shard));
+  } catch (const Error&) {
+    return nullptr;  // damaged: it is made anew
+  }
+}
+
+}  // namespace
+
+std::string token_cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::string own = variable("GREYHOUND_CACHE"); !own.empty()) return own;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/greyhound";
+  const std::string home = variable("HOME");
+  if (home.empty()) throw_runtime("no folder for cached tokens: set GREYHOUND_CACHE to one");
+  return home + "/.cache/greyhound";
+}
+
+std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, const Tokenizer& tokenizer) {
+  std::string key;
+  std::size_t bytes = 0;
+  {
+    const MappedFile text(path);
+    bytes = text.size();
+    if (bytes == 0) throw_runtime(path, ": expected text, found an empty file");
+    key = content_hash(concat(cache_version, is_json_lines(path) ? " lines of JSON " : " text ",
+                              content_hash(text.text()), content_hash(tokenizer.vocabulary()->to_tokenizer_json())));
+  }
+  const std::string folder = token_cache_folder(), shard = folder + "/" + key + ".bin";
+  if (auto tokens = open_shard(path, shard)) return tokens;
+
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw_runtime("cannot make the token cache ", folder, " (GREYHOUND_CACHE names another): ", error.message());
+  const FolderLock lock(folder);
+  if (auto tokens = open_shard(path, shard)) return tokens;  // made while this process waited
+  if (bytes > long_text)
+    spdlog::info("tokenizing {}, {} bytes, once", path, with_commas(static_cast<std::int64_t>(bytes)));
+  ShardFile file(shard, tokenizer.vocab_size() <= 65536 ? 2 : 4);
+  tokenize_files(tokenizer, {path}, {}, [&](bool, std::span<const std::int32_t> tokens) { file.append(tokens); });
+  file.commit();
+  return std::make_shared<const CachedTokens>(path, read_shard_header(shard));
+}
+
+}  // namespace greyhound

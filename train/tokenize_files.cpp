@@ -1,0 +1,256 @@
+#include <greyhound/core/error.h>
+#include <greyhound/train/bpe_split.h>
+#include <greyhound/train/mapped_file.h>
+#include <greyhound/train/tokenize_files.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+namespace greyhound {
+namespace {
+
+constexpr std::size_t chunk_bytes = 1 << 20;
+constexpr std::size_t chunks_per_release = 64;
+
+// A part of a file that is encoded by itself: whole lines of JSON, or text between two cuts that words do not cross.
+struct Chunk {
+  std::shared_ptr<const MappedFile> file;
+  std::size_t begin = 0, end = 0;
+  bool starts_document = false;  // of text
+  bool held_out = false;
+};
+
+// The start of the first line at or after `from`; text.size() when there is none.
+std::size_t line_start(std::string_view text, std::size_t from) {
+  if (from == 0) return 0;
+  const std::size_t newline = text.find('\n', from - 1);
+  return newline == std::string_view::npos ? text.size() : newline + 1;
+}
+
+class Chunks {
+ public:
+  Chunks(const std::vector<std::string>& paths, double val_fraction) : paths_(paths), val_fraction_(val_fraction) {}
+
+  // The next chunk, until there is none.
+  bool next(Chunk& chunk) {
+    while (!file_ || begin_ == file_->size()) {
+      if (next_path_ == paths_.size()) return false;
+      open(paths_[next_path_++]);
+    }
+    file_->check_size();
+    if (++taken_ % chunks_per_release == 0) file_->release();
+    const bool held_out = begin_ >= split_;
+    // Text of this part of the file alone: where it ends, a document ends.
+    const std::string_view text = file_->text().substr(0, held_out ? file_->size() : split_);
+    const std::size_t from = begin_ + chunk_bytes;
+    const std::size_t end = from >= text.size() ? text.size() : json_ ? line_start(text, from) : bpe_cut(text, from);
+    chunk = {file_, begin_, end, begin_ == 0 || begin_ == split_, held_out};
+    begin_ = end;
+    return true;
+  }
+
+ private:
+  void open(const std::string& path) {
+    file_ = std::make_shared<const MappedFile>(path);
+    json_ = is_json_lines(path);
+    begin_ = 0;
+    const auto held_out = static_cast<std::size_t>(static_cast<double>(file_->size()) * val_fraction_);
+    split_ = held_out == 0 ? file_->size() : line_start(file_->text(), file_->size() - held_out);
+    if (split_ == file_->size() && held_out > 0 && !json_) split_ = bpe_cut(file_->text(), file_->size() - held_out);
+  }
+
+  const std::vector<std::string>& paths_;
+  double val_fraction_;
+  std::size_t next_path_ = 0, taken_ = 0;
+  std::shared_ptr<const MappedFile> file_;
+  bool json_ = false;
+  std::size_t begin_ = 0, split_ = 0;
+};
+
+// Text to tokens, with special tokens where they are asked for: the first one in the text, of several there the
+// longest.
+class DocumentEncoder {
+ public:
+  DocumentEncoder(const Tokenizer& tokenizer, const TokenizeFilesOptions& options)
+      : vocabulary_(*tokenizer.vocabulary()),
+        encoder_(tokenizer.merges()),
+        separator_(options.separate ? tokenizer.end_of_text() : -1),
+        special_tokens_(options.special_tokens) {}
+
+  void encode(const Chunk& chunk, std::vector<std::int32_t>& tokens) {
+    const std::string_view text = chunk.file->text().substr(chunk.begin, chunk.end - chunk.begin);
+    if (!is_json_lines(chunk.file->path())) {
+      encode_text(text, chunk.starts_document, tokens);
+      return;
+    }
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = text.substr(begin, end - begin);
+      if (line.find_first_not_of(" \t\r") != line.npos) {
+        const auto where = [&] { return position(chunk, begin); };
+        encode_text(json_line(line, where), true, tokens);
+      }
+      begin = end + 1;
+    }
+  }
+
+ private:
+  static std::string position(const Chunk& chunk, std::size_t offset) {
+    const std::string_view before = chunk.file->text().substr(0, chunk.begin + offset);
+    return concat(chunk.file->path(), ": line ", 1 + std::count(before.begin(), before.end(), '\n'));
+  }
+
+  // Counting lines takes long: only where something is wrong.
+  template <class Where>
+  static std::string json_line(std::string_view line, Where&& where) {
+    try {
+      return json_text(line, "text", "");
+    } catch (const Error&) {
+      return json_text(line, "text", where());
+    }
+  }
+
+  void encode_text(std::string_view text, bool starts_document, std::vector<std::int32_t>& tokens) {
+    if (starts_document && separator_ >= 0) tokens.push_back(separator_);
+    while (special_tokens_ && !text.empty()) {
+      std::size_t first = text.npos;
+      std::int32_t found = -1;
+      for (const std::int32_t id : vocabulary_.special_tokens()) {
+        const std::string& token = vocabulary_.token(id);
+        const std::size_t at = text.substr(0, first == text.npos ? first : first + token.size()).find(token);
+        if (at == text.npos || at > first) continue;
+        if (at == first && token.size() <= vocabulary_.token(found).size()) continue;
+        first = at;
+        found = id;
+      }
+      if (found < 0) break;
+      encoder_.encode(text.substr(0, first), tokens);
+      tokens.push_back(found);
+      text = text.substr(first + vocabulary_.token(found).size());
+    }
+    encoder_.encode(text, tokens);
+  }
+
+  const BpeVocabulary& vocabulary_;
+  BpeEncoder encoder_;
+  std::int32_t separator_;
+  bool special_tokens_;
+};
+
+// Threads take chunks in turn and hand over their tokens in the same turn: as many chunks as threads are in memory.
+class Pipeline {
+ public:
+  using Sink = std::function<void(bool, std::span<const std::int32_t>)>;
+  using Progress = std::function<void(std::int64_t)>;
+
+  Pipeline(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TokenizeFilesOptions& options,
+           const Sink& sink, const Progress& progress)
+      : tokenizer_(tokenizer),
+        options_(options),
+        sink_(sink),
+        progress_(progress),
+        chunks_(paths, options.val_fraction) {}
+
+  void run(int threads) {
+    std::vector<std::thread> workers;
+    for (int i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
+    for (std::thread& worker : workers) worker.join();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void work() {
+    std::uint64_t number = 0;
+    bool taken = false;
+    try {
+      DocumentEncoder encoder(tokenizer_, options_);
+      Chunk chunk;
+      std::vector<std::int32_t> tokens;
+      while ((taken = take(chunk, number))) {
+        tokens.clear();
+        encoder.encode(chunk, tokens);
+        if (!wait_for_turn(number)) return;
+        sink_(chunk.held_out, tokens);
+        done_ += static_cast<std::int64_t>(chunk.end - chunk.begin);
+        if (progress_) progress_(done_);
+        end_turn();
+      }
+    } catch (...) {
+      fail(taken, number, std::current_exception());
+    }
+  }
+
+  bool take(Chunk& chunk, std::uint64_t& number) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    closed_ = true;  // unless the next line comes back
+    if (!chunks_.next(chunk)) return false;
+    closed_ = false;
+    number = taken_++;
+    return true;
+  }
+  // Failures take turns as well, so that the first one in the files is told of.
+  void fail(bool taken, std::uint64_t number, std::exception_ptr failure) {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    const std::uint64_t turn = taken ? number : taken_;
+    changed_.wait(lock, [&] { return turn_ == turn || failure_; });
+    if (!failure_) failure_ = failure;
+    changed_.notify_all();
+  }
+  bool wait_for_turn(std::uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return turn_ == number || failure_; });
+    return !failure_;
+  }
+  void end_turn() {
+    const std::lock_guard lock(mutex_);
+    ++turn_;
+    changed_.notify_all();
+  }
+
+  const Tokenizer& tokenizer_;
+  const TokenizeFilesOptions& options_;
+  const Sink& sink_;
+  const Progress& progress_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Chunks chunks_;
+  std::uint64_t taken_ = 0, turn_ = 0;
+  std::int64_t done_ = 0;  // touched in turn
+  bool closed_ = false;    // no chunk is taken any more
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+bool is_json_lines(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  return extension == ".jsonl" || extension == ".ndjson";
+}
+
+std::string json_text(std::string_view line, const char* key, const std::string& where) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json.is_object() && json.contains(key) && json[key].is_string()) return json[key];
+  } catch (const nlohmann::json::exception& error) {
+    throw_runtime(where, ": expected a line of JSON: ", error.what());
+  }
+  throw_runtime(where, ": expected an object with a string \"", key, "\"");
+}
+
+void tokenize_files(const Tokenizer& tokenizer, const std::vector<std::string>& paths,
+                    const TokenizeFilesOptions& options,
+                    const std::function<void(bool, std::span<const std::int32_t>)>& sink,
+                    const std::function<void(std::int64_t)>& progress) {
+  require(tokenizer.kind() == TokenizerKind::bpe, "tokenize_files: expected a BPE tokenizer");
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  Pipeline(tokenizer, paths, options, sink, progress).run(options.threads > 0 ? options.threads : cores);
+}
+
+}  // namespace greyhound
