@@ -46,6 +46,9 @@ function(greyhound_configure_target target)
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer>)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
   endif()
+  if(GREYHOUND_BUILD_FUZZERS)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+  endif()
 endfunction()
 
 # A library of one layer: greyhound_add_library(core) makes target greyhound_core and its alias greyhound::core. The
