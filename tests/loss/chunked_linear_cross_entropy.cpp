@@ -108,7 +108,8 @@ TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: all rows ignored, with 
   }
 }
 
-TEST_CASE_ON_EACH_BACKEND("chunked_linear_cross_entropy: NaN inputs of rows that do not count stay out of grad_weight") {
+TEST_CASE_ON_EACH_BACKEND(
+    "chunked_linear_cross_entropy: NaN inputs of rows that do not count stay out of grad_weight") {
   const LinearProblem p{9, 8, 20, DType::bf16};
   LinearData data(p);
   data.targets.set_index(0, 2, 99);  // out of range

@@ -59,7 +59,8 @@ TEST_CASE("reference cross_entropy: its gradient is the derivative of its loss")
   }
 }
 
-TEST_CASE_ON_EACH_BACKEND("cross_entropy: every option against fp64; 16-bit gradients within one unit in the last place") {
+TEST_CASE_ON_EACH_BACKEND(
+    "cross_entropy: every option against fp64; 16-bit gradients within one unit in the last place") {
   const Context context = test_context(2);
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const std::int64_t vocab : {1, 2, 7, 16, 33, 1024, 1025, 2500}) {

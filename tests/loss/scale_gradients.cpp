@@ -40,7 +40,8 @@ TEST_CASE_ON_EACH_BACKEND("scale_gradients: every dtype and stride, rounded once
   }
 }
 
-TEST_CASE_ON_EACH_BACKEND("scale_gradients: 1 touches nothing, not even the bits of a NaN; 0 gives exact zeros, of NaN too") {
+TEST_CASE_ON_EACH_BACKEND(
+    "scale_gradients: 1 touches nothing, not even the bits of a NaN; 0 gives exact zeros, of NaN too") {
   for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     // Signalling NaNs with a payload: passing one through arithmetic sets its quiet bit.
     Buffer signalling(dtype, Shape{2, 33});

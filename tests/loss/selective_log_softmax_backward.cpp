@@ -143,7 +143,8 @@ TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: ignored and bad indic
   CHECK(errors.value == far);
 }
 
-TEST_CASE_ON_EACH_BACKEND("selective_log_softmax_backward: a grad_out of 0 gives zeros without a sign, 1024 a factor to the bit") {
+TEST_CASE_ON_EACH_BACKEND(
+    "selective_log_softmax_backward: a grad_out of 0 gives zeros without a sign, 1024 a factor to the bit") {
   const std::vector<double> logits{1, -2, 3, 0.5, 2};
   CHECK(backward_row(DType::fp32, logits, {1, 3}, {0, 0}).all_zero_bits());
   CHECK(backward_row(DType::fp32, logits, {1, 1}, {1, -1}).all_zero_bits());
