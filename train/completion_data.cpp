@@ -30,7 +30,8 @@ bool holds_completions(const std::string& path) {
   bool found = false;
   for_each_line(MappedFile(path).text(), [&](std::string_view line, std::int64_t) {
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-    found = json.is_object() && json.contains("prompt");
+    // One of the two is enough to tell what was meant; the reader then names what is missing.
+    found = json.is_object() && (json.contains("prompt") || (json.contains("completion") && !json.contains("text")));
     return false;
   });
   return found;
