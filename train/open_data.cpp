@@ -155,8 +155,8 @@ class Opener {
     }
     sources.train = std::make_shared<TokenShards>(training.used, plan_.block_size, plan_.rows());
     if (!val.empty()) sources.validation = std::make_shared<TokenShards>(held_out.used, plan_.block_size, plan_.rows());
-    const std::size_t used = training.used.size();
-    sources.description = concat(config_.data.train, ": ", used, used == 1 ? " token shard, " : " token shards, ",
+    const auto used = static_cast<std::int64_t>(training.used.size());
+    sources.description = concat(config_.data.train, ": ", counted(used, "token shard"), ", ",
                                  counted(training.tokens, "token"), ", ", with_commas(held_out.tokens), " held out",
                                  sources.tokenizer.kind() == TokenizerKind::bpe ? shard_tokenizer_place() : "");
     return sources;

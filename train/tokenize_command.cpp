@@ -138,8 +138,8 @@ void check_special_tokens(const BpeVocabulary& vocabulary) {
 }
 
 std::string count_of(const ShardWriter& writer) {
-  const std::size_t files = writer.paths().size();
-  return concat(with_commas(writer.tokens()), " tokens in ", files, files == 1 ? " shard" : " shards");
+  const auto files = static_cast<std::int64_t>(writer.paths().size());
+  return concat(with_commas(writer.tokens()), " tokens in ", counted(files, "shard"));
 }
 
 }  // namespace

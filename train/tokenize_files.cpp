@@ -1,6 +1,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/bpe_split.h>
 #include <greyhound/train/input_file.h>
+#include <greyhound/train/lines.h>
 #include <greyhound/train/text_file_check.h>
 #include <greyhound/train/tokenize_files.h>
 #include <nlohmann/json.hpp>
@@ -109,15 +110,10 @@ class DocumentEncoder {
       encode_text(text, chunk.starts_document, tokens);
       return;
     }
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, end - begin);
-      if (line.find_first_not_of(" \t\r") != line.npos) {
-        const auto where = [&] { return position(chunk, begin); };
-        encode_text(json_line(line, where), true, tokens);
-      }
-      begin = end + 1;
-    }
+    for_each_line(text, [&](std::string_view line, std::size_t begin, std::int64_t) {
+      encode_text(json_line(line, [&] { return position(chunk, begin); }), true, tokens);
+      return true;
+    });
   }
 
  private:
