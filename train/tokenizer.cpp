@@ -15,6 +15,7 @@ namespace greyhound {
 namespace {
 
 constexpr const char* kind_names[] = {"byte", "char", "bpe", "ids"};
+constexpr std::int64_t most_tokens = 0x7FFFFFFF;  // an id is an int32
 constexpr std::int32_t gpt2_end_of_text = 50256;  // the last of GPT-2's ids
 
 std::string describe(char32_t symbol) {
@@ -112,7 +113,10 @@ Tokenizer Tokenizer::load(const std::string& path) {
   try {
     const nlohmann::json json = nlohmann::json::parse(contents);
     const std::string kind = json.at("kind");
-    const std::int64_t vocab_size = json.at("vocab_size");
+    const nlohmann::json& size = json.at("vocab_size");
+    require(size.is_number_unsigned() && size <= most_tokens, "vocab_size is ", one_line(size.dump()),
+            ", expected a number up to ", most_tokens);
+    const std::int64_t vocab_size = size;
     Tokenizer tokenizer;
     if (kind == "char") {
       const std::string text = json.at("symbols");

@@ -77,6 +77,7 @@ void make_seeds(const std::string& folder) {
                    BpeVocabulary::parse_vocab_and_merges(vocab, "vocab", merges, "merges").to_tokenizer_json());
   Tokenizer::bytes().save(tokenizers + "/byte");
   Tokenizer::ids(50257).save(tokenizers + "/ids");
+  write_atomically(tokenizers + "/ids_huge", "{\"kind\": \"ids\", \"vocab_size\": 5e66}");
   Tokenizer::characters({'\n', ' ', 'a', 0xE9}).save(tokenizers + "/char");
 
   const std::string texts = make_folder(folder, "bpe_text");

@@ -126,6 +126,8 @@ TEST_CASE("tokenizer: a stored one is the same, a damaged one a clear error") {
   for (const char* text :
        {"", "{", "[]", "{\"kind\": \"bpe\", \"vocab_size\": 3}", "{\"kind\": \"byte\", \"vocab_size\": 3}",
         "{\"kind\": \"char\", \"vocab_size\": 3, \"symbols\": \"ab\"}", "{\"kind\": \"char\"}",
+        "{\"kind\": \"ids\", \"vocab_size\": 5e66}", "{\"kind\": \"ids\", \"vocab_size\": 7.5}",
+        "{\"kind\": \"ids\", \"vocab_size\": -3}", "{\"kind\": \"ids\", \"vocab_size\": 2147483648}",
         "{\"kind\": \"char\", \"vocab_size\": 2, \"symbols\": \"ba\"}"}) {
     CAPTURE(text);
     write_file(path, text);
