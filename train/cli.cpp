@@ -13,7 +13,7 @@ namespace greyhound {
 namespace {
 
 constexpr const char* exit_codes =
-    "Exit codes: 0 done (also after Ctrl-C or SIGTERM during training, once the weights are saved), 1 a failure at "
+    "Exit codes: 0 done (also after Ctrl-C or SIGTERM during training, once a checkpoint is saved), 1 a failure at "
     "run "
     "time,\n2 a mistake on the command line or in the configuration.";
 
@@ -49,7 +49,11 @@ void add_train(CLI::App& app, TrainOptions& options) {
   CLI::App* command = app.add_subcommand("train", "Train a model as a YAML configuration says");
   command->add_option("CONFIG", options.config, "YAML file; configs/reference.yaml explains every key")->required();
   command->add_option("OVERRIDES", options.overrides, "section.key=value, as in train.max_steps=500");
-  command->add_flag("--overwrite", options.overwrite, "Replace the run that is in run.dir");
+  CLI::Option* overwrite = command->add_flag("--overwrite", options.overwrite, "Replace the run that is in run.dir");
+  command
+      ->add_flag("--resume", options.resume,
+                 "Go on with the run in run.dir from its newest checkpoint; start it when there is none")
+      ->excludes(overwrite);
   command->callback([&options] { train_command(options); });
 }
 

@@ -12,6 +12,7 @@ struct TrainOptions {
   std::string config;                  // path of a YAML file
   std::vector<std::string> overrides;  // "section.key=value"
   bool overwrite = false;              // replace a run that is in run.dir
+  bool resume = false;                 // go on with it
 };
 void train_command(const TrainOptions& options);
 

@@ -13,6 +13,7 @@
 namespace greyhound {
 
 enum class ScheduleKind { constant, linear, cosine };
+enum class OnError { warn, stop };
 
 // One member per section and key, under the YAML's names. The initial values are placed by the schema table: make
 // one with default_config() or load_config(). What each key means: configs/reference.yaml.
@@ -70,6 +71,9 @@ struct Config {
   } sample{};
   struct Checkpoint {
     std::int64_t every;  // steps; 0: only at the end
+    std::int64_t keep;   // 0: all
+    bool background;
+    OnError on_error;
   } checkpoint{};
   struct Log {
     std::int64_t every;  // steps; 0: never

@@ -20,6 +20,8 @@ template <>
 constexpr Words<ScheduleKind> words<ScheduleKind> = {
     {"constant", ScheduleKind::constant}, {"linear", ScheduleKind::linear}, {"cosine", ScheduleKind::cosine}};
 template <>
+constexpr Words<OnError> words<OnError> = {{"warn", OnError::warn}, {"stop", OnError::stop}};
+template <>
 constexpr Words<loss::AccumDType> words<loss::AccumDType> = {{"fp32", loss::AccumDType::fp32},
                                                              {"weight", loss::AccumDType::weight}};
 
@@ -72,6 +74,10 @@ struct Entry {
     key.choices = std::move(choices);
     return *this;
   }
+  Entry& free_on_resume() {
+    key.free_on_resume = true;
+    return *this;
+  }
   Entry& also(std::vector<std::string> names) {
     key.other_names = std::move(names);
     return *this;
@@ -120,10 +126,12 @@ std::vector<ConfigKey> make_schema() {
     Keys key(table, "run", &Config::run);
     using S = Config::Run;
     key("dir", &S::dir, "runs/default", "folder for log, metrics, weights and the resolved configuration")
-        .also({"out_dir", "output_dir", "folder"});
+        .also({"out_dir", "output_dir", "folder"})
+        .free_on_resume();
     key("seed", &S::seed, 1, "of initial weights, order of the data, dropout and sampling").range(0, whole);
     key("device", &S::device, "auto", "where to compute; auto takes a GPU when one answers")
-        .one_of({"auto", "cpu", "cuda"});
+        .one_of({"auto", "cpu", "cuda"})
+        .free_on_resume();
     key("precision", &S::precision, DType::fp32, "of activations and of the weights that products read")
         .also({"dtype"});
   }
@@ -144,7 +152,8 @@ std::vector<ConfigKey> make_schema() {
         .also({"tie_word_embeddings", "tied"});
     key("dropout", &S::dropout, 0, "probability of dropping an activation").at_least(0).below(1);
     key("init_from", &S::init_from, "", "a trained model to start from; empty: random weights")
-        .also({"pretrained", "load_from", "checkpoint"});
+        .also({"pretrained", "load_from", "checkpoint"})
+        .free_on_resume();
   }
   {
     Keys key(table, "data", &Config::data);
@@ -204,42 +213,69 @@ std::vector<ConfigKey> make_schema() {
     using S = Config::Train;
     key("micro_batch", &S::micro_batch, 12, "most rows that a rank takes through the model at once")
         .range(1, large)
-        .also({"batch_size", "micro_batch_size", "device_batch_size"});
+        .also({"batch_size", "micro_batch_size", "device_batch_size"})
+        .free_on_resume();
     key("batch_tokens", &S::batch_tokens, 0, "tokens of a step over all ranks; 0: one micro-batch a rank")
         .range(0, whole)
-        .also({"total_batch_size", "tokens_per_step"});
-    key("max_steps", &S::max_steps, 2000, "steps of the run").range(1, whole).also({"steps", "max_iters", "num_steps"});
+        .also({"total_batch_size", "tokens_per_step"})
+        .free_on_resume();
+    key("max_steps", &S::max_steps, 2000, "steps of the run")
+        .range(1, whole)
+        .also({"steps", "max_iters", "num_steps"})
+        .free_on_resume();
     key("overfit_batch", &S::overfit_batch, false, "every step takes the first step's batch")
         .also({"overfit_single_batch"});
   }
   {
     Keys key(table, "eval", &Config::eval);
     using S = Config::Eval;
-    key("every", &S::every, 250, "steps between evaluations; 0: never").range(0, whole).also({"interval"});
+    key("every", &S::every, 250, "steps between evaluations; 0: never")
+        .range(0, whole)
+        .also({"interval"})
+        .free_on_resume();
     key("batches", &S::batches, 20, "batches of micro_batch rows of an evaluation; 0: the whole split")
         .range(0, large)
-        .also({"iters", "steps"});
+        .also({"iters", "steps"})
+        .free_on_resume();
   }
   {
     Keys key(table, "sample", &Config::sample);
     using S = Config::Sample;
-    key("every", &S::every, 0, "steps between samples; 0: never").range(0, whole).also({"interval"});
-    key("tokens", &S::tokens, 200, "tokens of a sample").range(1, large).also({"max_new_tokens", "length"});
-    key("temperature", &S::temperature, 1, "divides the logits; 0 takes the most likely token").range(0, large);
-    key("top_k", &S::top_k, 0, "draws among this many most likely tokens; 0: all").range(0, most_ids);
-    key("prompt", &S::prompt, "", "text that a sample starts from; empty: the start of a line");
+    key("every", &S::every, 0, "steps between samples; 0: never").range(0, whole).also({"interval"}).free_on_resume();
+    key("tokens", &S::tokens, 200, "tokens of a sample")
+        .range(1, large)
+        .also({"max_new_tokens", "length"})
+        .free_on_resume();
+    key("temperature", &S::temperature, 1, "divides the logits; 0 takes the most likely token")
+        .range(0, large)
+        .free_on_resume();
+    key("top_k", &S::top_k, 0, "draws among this many most likely tokens; 0: all").range(0, most_ids).free_on_resume();
+    key("prompt", &S::prompt, "", "text that a sample starts from; empty: the start of a line").free_on_resume();
   }
   {
     Keys key(table, "checkpoint", &Config::checkpoint);
     using S = Config::Checkpoint;
-    key("every", &S::every, 0, "steps between saved weights; 0: only at the end")
+    key("every", &S::every, 0, "steps between checkpoints; 0: only at the end")
         .range(0, whole)
-        .also({"interval", "save_every"});
+        .also({"interval", "save_every"})
+        .free_on_resume();
+    key("keep", &S::keep, 2, "the newest so many checkpoints are kept; 0: all")
+        .range(0, whole)
+        .also({"keep_last", "max_to_keep", "total_limit"})
+        .free_on_resume();
+    key("background", &S::background, true, "checkpoints are written while training goes on")
+        .also({"async"})
+        .free_on_resume();
+    key("on_error", &S::on_error, OnError::warn, "when a file of the run cannot be written: warn and go on, or stop")
+        .free_on_resume();
   }
   {
     Keys key(table, "log", &Config::log);
     using S = Config::Log;
-    key("every", &S::every, 10, "steps between log lines; 0: never").range(0, whole).also({"interval", "log_every"});
+    key("every", &S::every, 10, "steps between log lines; 0: never")
+        .range(0, whole)
+        .also({"interval", "log_every"})
+        .free_on_resume();
   }
   return table;
 }

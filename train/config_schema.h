@@ -33,6 +33,7 @@ struct ConfigKey {
   std::vector<std::string> choices;      // of text that is one of a few words; empty: any
   std::string meaning;                   // one line
   std::vector<std::string> other_names;  // what other programs call it, for suggestions
+  bool free_on_resume = false;           // a run may go on with another value: it is the same run all the same
   std::function<void(Config&, const ConfigValue&)> set;
   std::function<ConfigValue(const Config&)> get;
 

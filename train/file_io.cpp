@@ -48,6 +48,13 @@ void AtomicFile::write_start(const void* data, std::size_t bytes) {
   if (::lseek(descriptor_, 0, SEEK_END) < 0) fail(path_, "seek");
 }
 
+void sync_folder(const std::string& folder) {
+  const int handle = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (handle < 0) return;
+  ::fsync(handle);
+  ::close(handle);
+}
+
 void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) fail(path_, "fsync");
   const int closed = ::close(descriptor_);
@@ -55,12 +62,7 @@ void AtomicFile::commit() {
   if (closed != 0) fail(path_, "close");
   if (std::rename(name_.c_str(), path_.c_str()) != 0) fail(path_, "rename");
   renamed_ = true;
-  // The new name lasts once the folder is synced as well. Some file systems cannot; the rename stands all the same.
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const int handle = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (handle < 0) return;
-  ::fsync(handle);
-  ::close(handle);
+  sync_folder(std::filesystem::path(path_).parent_path().string());
 }
 
 void write_atomically(const std::string& path, const std::function<void(const ByteSink& sink)>& write) {

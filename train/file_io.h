@@ -33,4 +33,7 @@ class AtomicFile {
   bool renamed_ = false;
 };
 
+// Makes the names in a folder last: those of new files, and renames. Some file systems cannot; nothing is said then.
+void sync_folder(const std::string& folder);
+
 }  // namespace greyhound

@@ -39,6 +39,7 @@ class Loader final : public Stateful {
   HostBatch next();
 
   std::int64_t step() const { return step_; }        // steps yielded so far
+  void go_to(std::int64_t step) { step_ = step; }    // yields that one next
   double epoch() const;                              // passes over the data so far, such as 3.5; 0 for synthetic data
   void visit_state(StateVisitor& visitor) override;  // "loader.step"
 

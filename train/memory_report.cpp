@@ -1,6 +1,7 @@
 #include <greyhound/train/memory_report.h>
 
 #include <greyhound/core/arena.h>
+#include <greyhound/train/checkpoint_saver.h>
 #include <greyhound/train/loader.h>
 
 #include <algorithm>
@@ -12,10 +13,12 @@ namespace greyhound {
 namespace {
 
 constexpr const char* host_batch_region = "host batch";
+constexpr const char* snapshot_region = "checkpoint snapshot";
 
 // The keys that shrink a region of the plan.
 std::string keys_of(const Config& config, const std::string& region) {
   if (region == host_batch_region) return "train.batch_tokens, train.micro_batch, model.block_size";
+  if (region == snapshot_region) return "checkpoint.background=false, model.n_embd, model.n_layer, model.vocab_size";
   if (region == "loss workspace") return "model.vocab_size, loss.max_workspace_mb";
   if (region == "generation") return "model.block_size, model.n_layer, model.n_embd";
   if (region == "activations" || region == "batch") {
@@ -35,9 +38,12 @@ std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, st
 }
 
 ArenaPlan memory_plan(const Context& context, const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
-  ArenaPlan plan = TrainingBuffers(context, config, micro_batch).plan();
+  const TrainingBuffers buffers(context, config, micro_batch);
+  ArenaPlan plan = buffers.plan();
   if (context.device().is_cpu()) {
     plan.add(host_batch_region, "rows", DType::uint8, {host_batch_bytes(config, micro_batch, ranks)});
+    const std::int64_t snapshot = checkpoint_snapshot_bytes(config, buffers.model.parameters());
+    if (snapshot > 0) plan.add(snapshot_region, "state", DType::uint8, {snapshot});
   }
   return plan;
 }

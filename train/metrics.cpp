@@ -1,10 +1,16 @@
 #include <greyhound/train/metrics.h>
 
+#include <fcntl.h>
 #include <greyhound/core/error.h>
+#include <greyhound/train/mapped_file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 
 namespace greyhound {
 
@@ -25,13 +31,78 @@ std::string to_json(const StepMetrics& metrics) {
   return line.dump();
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
-  if (!file_) throw_runtime(path_, ": cannot be written: ", std::strerror(errno));
+namespace {
+
+// A line as to_json() begins it; -1 for anything else, such as the part of a line that a crash left.
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view start = "{\"step\":";
+  if (line.substr(0, start.size()) != start || line.back() != '}') return -1;
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(line.data() + start.size(), line.data() + line.size(), step);
+  return error == std::errc() && *end == ',' ? step : -1;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t after_step) : path_(path) {
+  open(after_step > 0 ? O_RDWR : O_RDWR | O_TRUNC);
+  try {
+    if (after_step > 0) cut_after(after_step);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::open(int flags) {
+  const int opened = ::open(path_.c_str(), flags | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (opened < 0) throw_runtime(path_, ": cannot be written: ", std::strerror(errno));
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = opened;
+}
+
+void MetricsFile::cut_after(std::int64_t step) {
+  const MappedFile file(path_);
+  std::string_view rest = file.text();
+  std::size_t kept = 0;
+  for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
+    const std::int64_t found = step_of(rest.substr(0, end));
+    if (found <= last_step_ || found > step) break;
+    last_step_ = found;
+    kept += end + 1;
+    rest.remove_prefix(end + 1);
+  }
+  if (kept == file.size()) return;
+  if (::ftruncate(descriptor_, static_cast<off_t>(kept)) != 0) {
+    throw_runtime(path_, ": cannot be cut after step ", last_step_, ": ", std::strerror(errno));
+  }
 }
 
 void MetricsFile::write(const StepMetrics& metrics) {
-  file_ << to_json(metrics) + "\n" << std::flush;
-  if (!file_) throw_runtime(path_, ": cannot be written: ", std::strerror(errno));
+  pending_ += to_json(metrics) + "\n";
+  struct stat opened {
+  }, named{};
+  const bool removed = ::stat(path_.c_str(), &named) != 0 || ::fstat(descriptor_, &opened) != 0 ||
+                       named.st_ino != opened.st_ino || named.st_dev != opened.st_dev;
+  if (removed) open(O_RDWR);
+  if (::fstat(descriptor_, &opened) != 0) throw_runtime(path_, ": cannot be written: ", std::strerror(errno));
+  std::size_t done = 0;
+  while (done < pending_.size()) {
+    const ssize_t written = ::write(descriptor_, pending_.data() + done, pending_.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int problem = errno;
+      // No part of a line stays. When even that fails, the next start cuts it off.
+      if (done > 0 && ::ftruncate(descriptor_, opened.st_size) != 0) pending_.erase(0, done);
+      throw_runtime(path_, ": cannot be written: ", std::strerror(problem));
+    }
+    done += static_cast<std::size_t>(written);
+  }
+  pending_.clear();
 }
+
+void MetricsFile::sync() const { ::fsync(descriptor_); }
 
 }  // namespace greyhound

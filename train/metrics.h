@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -30,13 +29,29 @@ std::string to_json(const StepMetrics& metrics);
 // Every line is written to the file at once, so that a reader and a crash find whole lines.
 class MetricsFile {
  public:
-  // Starts an empty file. Throws a runtime Error that names the path.
-  explicit MetricsFile(const std::string& path);
+  // Starts an empty file, or goes on after the line of step `after_step` of the one that is there: later lines, of
+  // steps that a crash undid, are removed. Throws a runtime Error that names the path.
+  explicit MetricsFile(const std::string& path, std::int64_t after_step = 0);
+  MetricsFile(const MetricsFile&) = delete;
+  ~MetricsFile();
+
+  // The step of the last line that was there; 0 without one.
+  std::int64_t last_step() const { return last_step_; }
+
+  // A line that cannot be written is kept, and comes before the next one: the file has each step once, in order. Throws
+  // a runtime Error meanwhile. When the file was removed it is made again.
   void write(const StepMetrics& metrics);
+  // What was written so far lasts.
+  void sync() const;
 
  private:
+  void open(int flags);
+  void cut_after(std::int64_t step);
+
   std::string path_;
-  std::ofstream file_;
+  int descriptor_ = -1;
+  std::int64_t last_step_ = 0;
+  std::string pending_;
 };
 
 }  // namespace greyhound

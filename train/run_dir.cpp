@@ -41,23 +41,27 @@ std::vector<fs::path> make_folders(const fs::path& path) {
 
 std::vector<std::string> RunDir::existing() const {
   std::vector<std::string> found;
-  for (const std::string& file : {config(), tokenizer(), metrics(), weights()}) {
+  for (const std::string& file : {config(), tokenizer(), metrics(), weights(), checkpoints()}) {
     std::error_code ignored;
     if (fs::exists(file, ignored)) found.push_back(file);
   }
   return found;
 }
 
-void RunDir::check(bool overwrite) const {
+void RunDir::check(Existing existing_run) const {
   require(!path_.empty(), "run.dir: is empty; name the folder of the run");
   std::error_code ignored;
   if (fs::exists(path_, ignored) && !fs::is_directory(path_, ignored)) {
     throw_runtime("run.dir ", path_, ": is a file, not a folder");
   }
   const std::vector<std::string> files = existing();
-  require(files.empty() || overwrite, "run.dir ", path_, ": already holds a run (",
+  require(files.empty() || existing_run != Existing::refuse, "run.dir ", path_, ": already holds a run (",
           files.empty() ? "" : fs::path(files[0]).filename().string(),
-          "); choose another run.dir, or replace it with --overwrite");
+          "); choose another run.dir, go on with it by --resume, or replace it with --overwrite");
+  require(existing_run != Existing::resume || fs::exists(checkpoints(), ignored) || !fs::exists(weights(), ignored),
+          "run.dir ", path_,
+          ": --resume: holds trained weights, but no checkpoint to go on from; model.init_from=", path_,
+          " starts from the weights, in another run.dir, and --overwrite replaces them");
 
   const std::vector<fs::path> made = make_folders(path_);
   const std::string probe = path_ + "/.greyhound-probe-" + std::to_string(getpid());
@@ -71,12 +75,14 @@ void RunDir::check(bool overwrite) const {
   if (file < 0) throw_runtime("run.dir ", path_, ": cannot be written: ", std::strerror(error));
 }
 
-void RunDir::create() const {
-  make_folders(path_);
+void RunDir::make_folder() const { make_folders(path_); }
+
+void RunDir::remove_files() const {
   for (const std::string& file : existing()) {
     std::error_code error;
     if (file == weights()) continue;
-    if (!fs::remove(file, error) && error) throw_runtime(file, ": cannot be removed: ", error.message());
+    fs::remove_all(file, error);
+    if (error) throw_runtime(file, ": cannot be removed: ", error.message());
   }
 }
 

@@ -15,17 +15,26 @@ class RunDir {
   std::string tokenizer() const { return path_ + "/tokenizer.json"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string weights() const { return path_ + "/model.safetensors"; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
 
   // Files of a run that are there now.
   std::vector<std::string> existing() const;
 
-  // Throws when the folder already holds a run (usage Error, unless `overwrite`) or a file cannot be made in it
-  // (runtime Error). Leaves nothing behind, not even a folder: it is asked long before there is something to write.
-  void check(bool overwrite) const;
+  // What is to happen with a run that the folder holds.
+  enum class Existing {
+    refuse,     // a usage Error
+    overwrite,  // replaced
+    resume,     // it goes on; without a checkpoint it starts anew, unless it has trained weights
+  };
+  // Throws when the folder holds what is not wanted (usage Error) or a file cannot be made in it (runtime Error).
+  // Leaves nothing behind, not even a folder: it is asked long before there is something to write.
+  void check(Existing existing_run) const;
 
-  // Makes the folder, and removes the files of an earlier run and no others. Its weights stay until those of the new
-  // run replace them: a run that fails early costs nobody a trained model.
-  void create() const;
+  // Makes the folder, and leaves what is there.
+  void make_folder() const;
+  // Removes the files of an earlier run and no others. Its weights stay until those of the new run replace them: a run
+  // that fails early costs nobody a trained model.
+  void remove_files() const;
 
   // For commands that read a run: throws a usage Error unless its config, weights and tokenizer are there.
   void require_run() const;

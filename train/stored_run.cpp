@@ -2,7 +2,7 @@
 
 #include <greyhound/core/memory.h>
 #include <greyhound/train/build_model.h>
-#include <greyhound/train/checkpoint.h>
+#include <greyhound/train/weights_file.h>
 
 namespace greyhound {
 

@@ -6,19 +6,30 @@
 #include <greyhound/train/file_io.h>
 #include <greyhound/train/generate.h>
 #include <greyhound/train/gpt2_import.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/memory_report.h>
 #include <greyhound/train/number_text.h>
+#include <greyhound/train/resume.h>
 #include <greyhound/train/run_dir.h>
 #include <greyhound/train/training_loop.h>
+
+#include <filesystem>
+#include <optional>
 
 namespace greyhound {
 
 namespace {
 
+// A run that is trained further keeps the meaning of its tokens.
+std::optional<Tokenizer> known_tokenizer(const Config& config, const RunDir& run_dir, bool resumed) {
+  std::error_code ignored;  // ranks on other hosts need not have the folder
+  if (resumed && std::filesystem::exists(run_dir.tokenizer(), ignored)) return Tokenizer::load(run_dir.tokenizer());
+  return initial_tokenizer(config);
+}
+
 // What `config` leaves to the data is filled in: the vocabulary.
-RunData open_run_data(Config& config, const BatchPlan& batch, const Communicator& communicator) {
-  // A run that is trained further keeps the meaning of its tokens.
-  const std::optional<Tokenizer> tokenizer = initial_tokenizer(config);
+RunData open_run_data(Config& config, const BatchPlan& batch, const Communicator& communicator,
+                      const std::optional<Tokenizer>& tokenizer) {
   RunData data = open_data(config, batch, communicator.rank(), tokenizer ? &*tokenizer : nullptr);
   config.model.vocab_size = data.vocab_size;
   if (config.sample.every > 0) encode_prompt(data.tokenizer, config.sample.prompt);  // fails now rather than then
@@ -44,7 +55,8 @@ void log_run(const Config& config, const BatchPlan& batch, const ComputeDevice& 
 }
 
 // Prints the table of all buffers; throws when they do not fit. Nothing is allocated before.
-void report_memory(const Context& context, const Config& config, const BatchPlan& batch) {
+void report_memory(const Context& context, const Config& config, const BatchPlan& batch,
+                   const ParameterList& parameters) {
   const bool on_cpu = context.device().is_cpu();
   const std::int64_t sharing = ranks_on_host(batch.ranks);
   const std::int64_t free = available_memory(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
@@ -58,18 +70,41 @@ void report_memory(const Context& context, const Config& config, const BatchPlan
     throw_runtime(out_of_memory_message(context, config, batch.micro_batch, needed, free, batch.ranks));
   }
   if (on_cpu) return;
-  const std::int64_t host = host_batch_bytes(config, batch.micro_batch, batch.ranks);
+  const std::int64_t rows = host_batch_bytes(config, batch.micro_batch, batch.ranks);
+  const std::int64_t snapshot = checkpoint_snapshot_bytes(config, parameters);
   const std::int64_t host_free = available_memory(Device::cpu()) / sharing;
-  if (host > host_free) {
-    throw_runtime("out of memory on the host: the rows of a step take ", format_bytes(static_cast<double>(host)), ", ",
-                  format_bytes(static_cast<double>(host_free)), " are free; train.batch_tokens shrinks them");
+  if (rows + snapshot > host_free) {
+    throw_runtime("out of memory on the host: the rows of a step take ", format_bytes(static_cast<double>(rows)),
+                  ", the checkpoint snapshot ", format_bytes(static_cast<double>(snapshot)), ", ",
+                  format_bytes(static_cast<double>(host_free)),
+                  " are free; train.batch_tokens shrinks the first, checkpoint.background=false saves the second");
   }
 }
 
 void write_run_files(const RunDir& run_dir, const Config& config, const Tokenizer& tokenizer) {
-  run_dir.create();
+  run_dir.make_folder();
   write_atomically(run_dir.config(), to_yaml(config));
   tokenizer.save(run_dir.tokenizer());
+}
+
+// Whether this run may write there; the checkpoint that --resume goes on from.
+std::optional<Checkpoint> look_into(const RunDir& run_dir, const TrainOptions& options) {
+  run_dir.check(options.resume      ? RunDir::Existing::resume
+                : options.overwrite ? RunDir::Existing::overwrite
+                                    : RunDir::Existing::refuse);
+  if (!options.resume) return std::nullopt;
+  std::optional<FolderLock> lock;  // nobody else is writing checkpoints
+  std::error_code ignored;
+  if (std::filesystem::exists(run_dir.path(), ignored)) lock.emplace(run_dir.path());
+  std::vector<std::string> warnings;
+  std::optional<Checkpoint> checkpoint = CheckpointFolder(run_dir).newest(warnings);
+  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
+  if (!checkpoint) {
+    spdlog::info("no checkpoint in {}: starting the run", run_dir.path());
+    return checkpoint;
+  }
+  spdlog::info("resuming from {}", checkpoint->folder());
+  return checkpoint;
 }
 
 }  // namespace
@@ -80,15 +115,25 @@ void train_command(const TrainOptions& options) {
   set_up_console(communicator->rank());
   Config config = load_config(options.config, options.overrides, complete_model_section);
   const RunDir run_dir(config.run.dir);
-  if (communicator->is_root()) run_dir.check(options.overwrite);
+  std::optional<Checkpoint> checkpoint;
+  if (communicator->is_root()) checkpoint = look_into(run_dir, options);
 
   const ComputeDevice device = choose_device(config.run.device);
   const BatchPlan batch =
       plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, communicator->size());
-  RunData data = open_run_data(config, batch, *communicator);
+  const bool resumed = broadcast(checkpoint ? 1 : 0, device.context, *communicator) != 0;
+  RunData data = open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
+  const CheckpointInfo info = describe_run(config, batch, data_files(config));
+  if (checkpoint) require_same_run(*checkpoint, info, run_dir);
+  const std::int64_t step = broadcast(checkpoint ? checkpoint->info().step : 0, device.context, *communicator);
+  if (step >= config.train.max_steps) {
+    spdlog::info("the run in {} is finished: {} of {}; a larger train.max_steps goes on with it", run_dir.path(),
+                 counted(step, "step"), config.train.max_steps);
+    return;
+  }
   TrainingBuffers buffers(device.context, config, batch.micro_batch);
   log_run(config, batch, device, data, buffers, *communicator);
-  report_memory(device.context, config, batch);
+  report_memory(device.context, config, batch, buffers.model.parameters());
   buffers.allocate(device.context);
   if (stop_agreed(stop, device.context, *communicator)) {
     spdlog::info("stopped by {} before the first step; nothing was written",
@@ -96,8 +141,17 @@ void train_command(const TrainOptions& options) {
     return;
   }
 
-  if (communicator->is_root()) write_run_files(run_dir, config, data.tokenizer);
-  TrainingLoop(device.context, *communicator, config, batch, run_dir, buffers, data, stop).run();
+  const auto make_run_files = [&] { write_run_files(run_dir, config, data.tokenizer); };
+  std::optional<FolderLock> lock;
+  if (communicator->is_root()) {
+    run_dir.make_folder();
+    lock.emplace(run_dir.path());
+    if (!resumed) run_dir.remove_files();
+    make_run_files();
+  }
+  TrainingLoop(device.context, *communicator, config, batch, {run_dir, info, make_run_files, resumed, checkpoint},
+               buffers, data, stop)
+      .run();
 }
 
 }  // namespace greyhound

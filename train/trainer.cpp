@@ -20,7 +20,9 @@ Trainer::Trainer(const Context& context, Communicator& communicator, const Confi
       config_(config),
       plan_(batch),
       buffers_(buffers),
-      loader_(loader) {
+      loader_(loader) {}
+
+void Trainer::initialize() {
   const OptimizerState& optimizer = buffers_.optimizer;
   initialize_weights(context_, config_, buffers_.model.parameters(), optimizer.weights());
   optimizer.refresh_working_weights(context_);

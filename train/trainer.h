@@ -25,10 +25,13 @@ struct StepResult {
 
 class Trainer final : public Stateful {
  public:
-  // Buffers are allocated; draws the initial weights from run.seed, or reads model.init_from. Everything given must
-  // outlive the trainer.
+  // Buffers are allocated; everything given must outlive the trainer. Before the first step, initialize() or a visitor
+  // that restores sets the state.
   Trainer(const Context& context, Communicator& communicator, const Config& config, const BatchPlan& batch,
           TrainingBuffers& buffers, Loader& loader);
+
+  // Draws the initial weights from run.seed, or reads model.init_from.
+  void initialize();
 
   // Reads a step of data, computes the gradients of all micro-batches over all ranks, updates the weights.
   StepResult step();
@@ -44,6 +47,9 @@ class Trainer final : public Stateful {
   std::int64_t skipped_steps() const { return skipped_steps_; }
   std::int64_t tokens() const;  // of the steps so far, over all ranks
   double epoch() const { return loader_.epoch(); }
+
+  // The data of a step that failed half-way is read again; its weights and moments are those before it anyway.
+  void forget_unfinished_step() { loader_.go_to(steps_); }
 
   // Everything that a run must restore. Dropout and sampling draw from counters made of run.seed and the step.
   void visit_state(StateVisitor& visitor) override;

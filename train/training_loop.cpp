@@ -1,11 +1,11 @@
 #include <greyhound/train/training_loop.h>
 
 #include <greyhound/core/memory.h>
-#include <greyhound/train/checkpoint.h>
 #include <greyhound/train/console.h>
 #include <greyhound/train/evaluate.h>
 #include <greyhound/train/generate.h>
 #include <greyhound/train/number_text.h>
+#include <greyhound/train/resume.h>
 
 namespace greyhound {
 
@@ -24,18 +24,31 @@ bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& 
 }
 
 TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, const Config& config,
-                           const BatchPlan& batch, const RunDir& run_dir, TrainingBuffers& buffers, RunData& data,
+                           const BatchPlan& batch, const RunStart& start, TrainingBuffers& buffers, RunData& data,
                            const StopRequest& stop)
     : context_(context),
       communicator_(communicator),
       config_(config),
       plan_(batch),
-      run_dir_(run_dir),
+      run_dir_(start.run_dir),
       buffers_(buffers),
       data_(data),
       trainer_(context, communicator, config, batch, buffers, *data.train),
       stop_(stop) {
-  if (communicator.is_root()) metrics_.emplace(run_dir.metrics());
+  const ParameterList& parameters = buffers.model.parameters();
+  if (start.resumed) {
+    restore_state(start.checkpoint ? &*start.checkpoint : nullptr, context, communicator, parameters, trainer_);
+  } else {
+    trainer_.initialize();
+  }
+  first_step_ = trainer_.steps();
+  if (!communicator.is_root()) return;
+  metrics_.emplace(run_dir_.metrics(), first_step_);
+  if (metrics_->last_step() < first_step_) {
+    spdlog::warn("{} ends at step {}, the checkpoint is of step {}", run_dir_.metrics(), metrics_->last_step(),
+                 first_step_);
+  }
+  saver_.emplace(context, config, run_dir_, start.info, parameters, trainer_, start.make_run_files);
 }
 
 void TrainingLoop::run() {
@@ -47,12 +60,16 @@ void TrainingLoop::run() {
     save_after_failure();
     throw;
   }
-  if (trainer_.steps() > 0) save();  // untrained weights are not worth those of an earlier run
+  if (saver_ && trainer_.steps() > first_step_) {  // untrained weights are not worth those of an earlier run
+    metrics_->sync();
+    saver_->save_now();
+  }
   log_end();
 }
 
 void TrainingLoop::log_start() const {
-  spdlog::info("training: {} of {}", counted(config_.train.max_steps, "step"), counted(plan_.tokens(), "token"));
+  spdlog::info("training: {}{} of {}", first_step_ > 0 ? fmt::format("from step {} to ", first_step_) : "",
+               counted(config_.train.max_steps, "step"), counted(plan_.tokens(), "token"));
 }
 
 void TrainingLoop::train_one_step() {
@@ -76,11 +93,28 @@ void TrainingLoop::train_one_step() {
   metrics.ranks = communicator_.size();
   if (data_.validation && due(config_.eval.every)) validate(metrics);
 
-  if (metrics_) metrics_->write(metrics);
+  write_metrics(metrics);
   log_step(metrics, result);
   trainer_.check_progress();
   if (due(config_.sample.every)) print_sample();
-  if (config_.checkpoint.every > 0 && trainer_.steps() % config_.checkpoint.every == 0 && !finished()) save();
+  if (!saver_) return;
+  saver_->check();
+  if (config_.checkpoint.every > 0 && trainer_.steps() % config_.checkpoint.every == 0 && !finished()) {
+    metrics_->sync();  // the log of a checkpoint's steps lasts as well
+    saver_->save();
+  }
+}
+
+void TrainingLoop::write_metrics(const StepMetrics& metrics) {
+  if (!metrics_) return;
+  try {
+    metrics_->write(metrics);
+    metrics_failed_ = false;
+  } catch (const Error& error) {
+    if (config_.checkpoint.on_error == OnError::stop) throw;
+    if (!metrics_failed_) spdlog::warn("{}; its lines wait until it can", error.what());
+    metrics_failed_ = true;
+  }
 }
 
 bool TrainingLoop::due(std::int64_t every) const { return every > 0 && (trainer_.steps() % every == 0 || finished()); }
@@ -99,11 +133,11 @@ void TrainingLoop::log_step(const StepMetrics& metrics, const StepResult& result
   }
   const std::size_t width = std::to_string(config_.train.max_steps).size();
   const std::string step = fmt::format("step {:>{}}/{}", metrics.step, width, config_.train.max_steps);
-  const bool line = config_.log.every > 0 && (metrics.step == 1 || due(config_.log.every));
+  const bool line = config_.log.every > 0 && (metrics.step == first_step_ + 1 || due(config_.log.every));
   if (line) {
     const double elapsed = seconds(Clock::now() - start_);
-    const double left =
-        elapsed / static_cast<double>(metrics.step) * static_cast<double>(config_.train.max_steps - metrics.step);
+    const double left = elapsed / static_cast<double>(metrics.step - first_step_) *
+                        static_cast<double>(config_.train.max_steps - metrics.step);
     const double rate = static_cast<double>(plan_.tokens() * steps_since_line_) / seconds_since_line_;
     spdlog::info("{} | loss {:7.4f} | lr {:.2e} | norm {:6.3f} | {:>5} tok/s | {} left", step, metrics.loss, metrics.lr,
                  metrics.grad_norm, short_number(rate), duration(left));
@@ -139,22 +173,17 @@ void TrainingLoop::print_sample() {
   spdlog::info("---- sample after step {} ----\n{}\n----", trainer_.steps(), text);
 }
 
-void TrainingLoop::save() {
-  if (!communicator_.is_root()) return;
-  save_weights(run_dir_.weights(), context_, buffers_.model.parameters(), buffers_.optimizer.weights(),
-               trainer_.steps());
-}
-
 // Skipped steps and those that failed half-way left the last good weights.
 void TrainingLoop::save_after_failure() noexcept {
-  if (trainer_.steps() == 0) return;
+  if (!saver_ || trainer_.steps() == first_step_) return;
   try {
-    save();
-    spdlog::info("saved the weights of step {} in {}", trainer_.steps(), run_dir_.weights());
+    trainer_.forget_unfinished_step();
+    saver_->save_now();
+    spdlog::info("saved step {} in {}", trainer_.steps(), run_dir_.path());
   } catch (const std::exception& error) {
-    spdlog::warn("the weights of step {} could not be saved: {}", trainer_.steps(), error.what());
+    spdlog::warn("step {} could not be saved: {}", trainer_.steps(), error.what());
   } catch (...) {
-    spdlog::warn("the weights of step {} could not be saved", trainer_.steps());
+    spdlog::warn("step {} could not be saved", trainer_.steps());
   }
 }
 

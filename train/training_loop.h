@@ -2,6 +2,7 @@
 #pragma once
 
 #include <greyhound/core/comm/communicator.h>
+#include <greyhound/train/checkpoint_saver.h>
 #include <greyhound/train/loader.h>
 #include <greyhound/train/metrics.h>
 #include <greyhound/train/run_dir.h>
@@ -17,14 +18,24 @@ namespace greyhound {
 // Some rank got a signal; to be asked by all of them at the same point.
 bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& communicator);
 
+// How a run begins and where it is kept.
+struct RunStart {
+  RunDir run_dir;
+  CheckpointInfo info;                   // describe_run()
+  std::function<void()> make_run_files;  // in a folder that is there or not; see CheckpointSaver
+  bool resumed = false;                  // the same on every rank
+  std::optional<Checkpoint> checkpoint;  // of the root rank, when resumed
+};
+
 class TrainingLoop {
  public:
-  // On the root rank, starts metrics.jsonl in the run's folder, which exists.
+  // Draws or reads the initial weights, or restores the checkpoint. On the root rank, starts metrics.jsonl in the run's
+  // folder, which exists, or goes on with it.
   TrainingLoop(const Context& context, Communicator& communicator, const Config& config, const BatchPlan& batch,
-               const RunDir& run_dir, TrainingBuffers& buffers, RunData& data, const StopRequest& stop);
+               const RunStart& start, TrainingBuffers& buffers, RunData& data, const StopRequest& stop);
 
-  // Trains to the last step, or to the end of the step in which Ctrl-C or SIGTERM came; then saves the weights. When a
-  // step fails, saves those of the steps before it and throws what the step threw.
+  // Trains to the last step, or to the end of the step in which Ctrl-C or SIGTERM came; then saves a checkpoint. When a
+  // step fails, saves that of the steps before it and throws what the step threw.
   void run();
 
  private:
@@ -32,10 +43,10 @@ class TrainingLoop {
 
   void log_start() const;
   void train_one_step();
+  void write_metrics(const StepMetrics& metrics);
   void log_step(const StepMetrics& metrics, const StepResult& result);
   void validate(StepMetrics& metrics);
   void print_sample();
-  void save();
   void save_after_failure() noexcept;
   void log_end() const;
 
@@ -53,10 +64,14 @@ class TrainingLoop {
   Trainer trainer_;
   const StopRequest& stop_;
   bool stop_announced_ = false;
-  std::optional<MetricsFile> metrics_;  // of the root rank
+  // Of the root rank.
+  std::optional<MetricsFile> metrics_;
+  std::optional<CheckpointSaver> saver_;
+  bool metrics_failed_ = false;
 
   std::optional<double> val_loss_;  // the last one
   Clock::time_point start_ = Clock::now();
+  std::int64_t first_step_ = 0;  // done before this start
   // Since the last line on the terminal.
   double seconds_since_line_ = 0;
   std::int64_t steps_since_line_ = 0;

@@ -1,5 +1,7 @@
 // Writes the inputs that fuzzing starts from: make_seeds FOLDER. One folder per target, a few small valid files each.
+#include <greyhound/train/checkpoint.h>
 #include <greyhound/train/config.h>
+#include <greyhound/train/content_hash.h>
 #include <greyhound/train/file_io.h>
 #include <greyhound/train/hf_model_folder.h>
 #include <greyhound/train/mapped_file.h>
@@ -87,6 +89,17 @@ void make_seeds(const std::string& folder) {
   const std::string configs = make_folder(folder, "config_yaml");
   write_atomically(configs + "/defaults", to_yaml(default_config()));
   write_atomically(configs + "/flow", "model: {n_layer: 2, n_head: 3, n_embd: 12}\ndata: {train: a.txt} # c\n");
+
+  CheckpointInfo info;
+  info.step = 12;
+  info.values = {{"integer", std::int64_t{-1}}, {"real", 0.5}, {"text", std::string("a")}};
+  info.config = {{"model.n_layer", "2"}, {"optimizer.lr", "0.01"}, {"run.device", "\"cpu\""}};
+  info.data = {{"a.txt", 100, "0123"}};
+  write_atomically(make_folder(folder, "checkpoint") + "/state", to_json(info));
+  const std::string sum = "{\"bytes\": 2, \"hash\": \"" + content_hash("{}") + "\"}";
+  write_atomically(folder + "/checkpoint/manifest",
+                   "{\"format\": 1, \"step\": 12, \"files\": {\"model.safetensors\": " + sum +
+                       ", \"optimizer.safetensors\": " + sum + ", \"state.json\": " + sum + "}}");
 
   write_atomically(make_folder(folder, "completions") + "/three",
                    "{\"prompt\": \"ab\", \"completion\": \"c\"}\n\n{\"prompt\": \"\", \"completion\": \"\\u00e9\"}\n"

@@ -2,93 +2,243 @@
 #include "toy_run.h"
 
 #include <doctest/doctest.h>
-#include <greyhound/core/version.h>
-#include <greyhound/train/build_model.h>
-#include <greyhound/train/checkpoint.h>
+#include <greyhound/train/checkpoint_folder.h>
+#include <greyhound/train/resume.h>
 #include <greyhound/train/safetensors.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
 
 using namespace greyhound;
 using namespace greyhound::testing;
+namespace fs = std::filesystem;
 
 namespace {
 
-std::string save(const ToyRun& run, const std::string& path, std::int64_t step = 12) {
-  save_weights(path, run.context, run.buffers.model.parameters(), run.buffers.optimizer.weights(), step);
-  return path;
+StateCopy state_of(ToyRun& run) {
+  StateCopy copy;
+  run.trainer->visit_state(copy);
+  return copy;
 }
+
+CheckpointInfo info_of(const ToyRun& run, const StateSnapshot& snapshot) {
+  CheckpointInfo info = describe_run(run.config, run.batch, {});
+  info.step = run.trainer->steps();
+  info.tokens = run.trainer->tokens();
+  info.values = snapshot.values();
+  return info;
+}
+
+void save(ToyRun& run, const RunDir& run_dir, std::int64_t keep = 0) {
+  StateSnapshot snapshot(run.context);
+  snapshot.take(*run.trainer);
+  CheckpointFolder(run_dir).save(info_of(run, snapshot), run.buffers.model.parameters(), snapshot.tensors(), keep);
+}
+
+void flip_byte(const std::string& path, std::size_t position) {
+  std::string bytes = read_file(path);
+  bytes[position] = static_cast<char>(bytes[position] ^ 1);
+  write_file(path, bytes);
+}
+
+constexpr const char* files[] = {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"};
+
+// A run with checkpoints of steps 1 to 3.
+struct SavedRun {
+  TemporaryFolder folder;
+  ToyRun run{toy()};
+  RunDir run_dir{folder.path()};
+  CheckpointFolder checkpoints{run_dir};
+  std::vector<std::string> warnings;
+
+  SavedRun() {
+    for (int step = 1; step <= 3; ++step) {
+      run.trainer->step();
+      save(run, run_dir);
+    }
+  }
+  std::int64_t newest_step() { return checkpoints.newest(warnings)->info().step; }
+};
 
 }  // namespace
 
-TEST_CASE("weights: named, without padded rows, with metadata") {
-  const TemporaryFolder folder;
-  const ToyRun run(toy());
-  const SafetensorsFile file(save(run, folder / "model.safetensors"));
-  CHECK(file["wte.weight"].shape == Shape{17, 12});  // stored as 24 rows in memory
-  CHECK(file["wpe.weight"].shape == Shape{9, 12});
-  CHECK(file["h.1.attn.c_attn.weight"].shape == Shape{36, 12});
-  CHECK(file["ln_f.weight"].shape == Shape{12});
-  CHECK(file.names().size() == run.buffers.model.parameters().all().size());
-  CHECK(file.metadata().at("step") == "12");
-  CHECK(file.metadata().at("greyhound_version") == GREYHOUND_VERSION);
-}
+TEST_CASE("checkpoint: what was saved is restored to the bit, and training goes on as if nothing had happened") {
+  for (const char* precision : {"fp32", "bf16"}) {
+    CAPTURE(precision);
+    const TemporaryFolder folder;
+    const Config config = toy({concat("run.precision=", precision)});
+    ToyRun first(config);
+    for (int step = 0; step < 3; ++step) first.trainer->step();
+    save(first, RunDir(folder.path()));
+    const StateCopy saved = state_of(first);
+    const StepResult next = first.trainer->step();
 
-TEST_CASE("weights: loading restores the bits, and rounds for bf16") {
-  const TemporaryFolder folder;
-  ToyRun run(toy());
-  run.trainer->step();
-  const std::string path = save(run, folder / "model.safetensors", 1);
-  const ParameterList& parameters = run.buffers.model.parameters();
-
-  std::vector<float> loaded(static_cast<std::size_t>(parameters.block_elements()), 5.0f);
-  const Shape block = {parameters.block_elements()};
-  CHECK(load_weights(path, run.context, parameters, tensor(loaded.data(), DType::fp32, block)) == 1);
-  CHECK(loaded == run.weights());
-
-  std::vector<bf16> rounded(loaded.size());
-  load_weights(path, run.context, parameters, tensor(rounded.data(), DType::bf16, block));
-  bool same = true;
-  for (std::size_t i = 0; i < loaded.size(); ++i) same = same && rounded[i].bits == from_float<bf16>(loaded[i]).bits;
-  CHECK(same);
-}
-
-TEST_CASE("weights: a tensor of whole numbers is an error that names file and tensor") {
-  const TemporaryFolder folder;
-  const ToyRun run(toy());
-  const ParameterList& parameters = run.buffers.model.parameters();
-  const SafetensorsFile good(save(run, folder / "good.safetensors"));
-  std::vector<NamedTensor> tensors;
-  const std::vector<std::int32_t> counts(12);
-  for (const std::string& name : good.names()) {
-    const bool changed = name == "ln_f.weight";
-    tensors.push_back(
-        {name, changed ? tensor(static_cast<const void*>(counts.data()), DType::int32, {12}) : good[name]});
+    ToyRun second(config);
+    second.trainer->step();  // of which nothing may stay
+    const Checkpoint checkpoint(folder / "checkpoints/step_00000003");
+    checkpoint.restore(second.context, second.buffers.model.parameters(), *second.trainer);
+    CHECK(state_of(second) == saved);
+    const StepResult again = second.trainer->step();
+    CHECK(again.loss == next.loss);
+    CHECK(again.grad_norm == next.grad_norm);
+    CHECK(state_of(second) == state_of(first));
   }
-  const std::string path = folder / "bad.safetensors";
-  write_safetensors(path, tensors);
-  std::vector<float> block(static_cast<std::size_t>(parameters.block_elements()));
-  const std::string message = error_of([&] {
-    load_weights(path, run.context, parameters, tensor(block.data(), DType::fp32, {parameters.block_elements()}));
-  });
-  CHECK(message == "1: " + path + ": tensor ln_f.weight: expected dtype fp32, bf16 or fp16, found int32");
 }
 
-TEST_CASE("weights: a file of another model is an error with both values") {
-  const TemporaryFolder folder;
-  const ToyRun run(toy());
-  const std::string path = save(run, folder / "model.safetensors");
-  const auto load_into = [&](const Config& config) {
-    return error_of([&] {
-      const Gpt model = build_model(config);
-      std::vector<float> block(static_cast<std::size_t>(model.parameters().block_elements()));
-      load_weights(path, run.context, model.parameters(),
-                   tensor(block.data(), DType::fp32, {model.parameters().block_elements()}));
-    });
+TEST_CASE("checkpoint: the files are what other programs read") {
+  SavedRun saved;
+  const std::string folder = saved.checkpoints.path(2);
+  const SafetensorsFile weights(folder + "/model.safetensors"), optimizer(folder + "/optimizer.safetensors");
+  CHECK(weights["wte.weight"].shape == Shape{17, 12});  // without padded rows
+  CHECK(optimizer["optimizer.m.wte.weight"].shape == Shape{17, 12});
+  CHECK(optimizer["optimizer.v.h.1.mlp.c_fc.weight"].dtype == DType::fp32);
+  CHECK(*optimizer["optimizer.steps_taken"].as<std::int64_t>() == 2);
+  const auto state = nlohmann::json::parse(read_file(folder + "/state.json"));
+  CHECK(state["step"] == 2);
+  CHECK(state["tokens"] == 2 * 54);
+  CHECK(state["config"]["model.n_layer"] == 2);
+  CHECK(state["config"]["optimizer.lr"] == 1e-2);
+  CHECK(state["values"]["loader.step"] == 2);
+  const auto manifest = nlohmann::json::parse(read_file(folder + "/manifest.json"));
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    CHECK(manifest["files"][name]["bytes"] == fs::file_size(folder + "/" + name));
+  }
+  // The run's weights are those of the newest checkpoint, and take no room of their own.
+  CHECK(fs::equivalent(saved.run_dir.weights(), saved.checkpoints.path(3) + "/model.safetensors"));
+}
+
+TEST_CASE("checkpoint: state.json is read back with every kind of value") {
+  CheckpointInfo info = describe_run(toy(), plan_batch(2, 54, 9, 1), {{"a \"b\".txt", 12, "0f"}, {"c", 0, "1e"}});
+  info.step = 7;
+  info.tokens = 378;
+  info.values = {{"a", std::int64_t{-3}}, {"b", 0.1},    {"c", std::string("tab\tand é")},
+                 {"d", HUGE_VAL},         {"e", -HUGE_VAL}, {"f", std::nan("")}};
+  const CheckpointInfo read = parse_checkpoint_info(to_json(info), "state.json");
+  CHECK(read.step == 7);
+  CHECK(read.tokens == 378);
+  CHECK(read.batch_tokens == 54);
+  CHECK(read.config == info.config);
+  CHECK(read.data == info.data);
+  CHECK(std::isnan(std::get<double>(read.values.at("f"))));
+  for (const char* name : {"a", "b", "c", "d", "e"}) CHECK(read.values.at(name) == info.values.at(name));
+}
+
+TEST_CASE("checkpoint: a state.json that is something else is one clear line") {
+  const std::string good = to_json(describe_run(toy(), plan_batch(2, 54, 9, 1), {{"a", 12, "0f"}}));
+  const struct {
+    const char *before, *after, *message;
+  } cases[] = {
+      {"\"format\": 1", "\"format\": 2", "has format 2"},
+      {"\"format\": 1", "\"format\": 1e66", "format: expected a whole number, found 1e+66"},
+      {"\"format\"", "\"form\"", "has no format"},
+      {"\"step\": 0", "\"step\": -1", "step: expected a whole number, found -1"},
+      {"\"step\": 0", "\"step\": 9223372036854775807", "step: expected a whole number"},
+      {"\"step\": 0", "\"step\": [[[]]]", "step: expected a whole number, found a list"},
+      {"\"values\": {}", "\"values\": []", "values: expected an object"},
+      {"\"values\": {}", "\"values\": {\"a\": [1]}", "values: a: expected an integer, a real or a text, found a list"},
+      {"\"values\": {}", "\"values\": {\"a\": 9223372036854775807}", "values: a: expected an integer"},
+      {"\"values\": {}", "\"values\": {\"a\": {\"real\": \"x\"}}", "values: a: expected an integer"},
+      {"\"bytes\": 12", "\"bytes\": \"12\"", "bytes: expected a whole number"},
+      {"\"model.n_layer\": 2", "\"model.n_layer\": {}", "config: model.n_layer: expected a value"},
+      {"{", "[", "is not JSON"},
   };
-  CHECK(load_into(toy()) == "no error");
-  const std::string vocabulary = load_into(toy({"model.vocab_size=16"}));
-  CHECK(contains(vocabulary, "1: " + path));
-  CHECK(contains(vocabulary, "wte.weight: expected shape [16, 12], found [17, 12]"));
-  CHECK(contains(load_into(toy({"model.n_layer=3"})), "h.2."));
-  CHECK(contains(load_into(toy({"model.n_layer=1"})), "which this model does not have"));
-  CHECK(contains(load_into(toy({"model.tie_embeddings=false"})), "lm_head.weight"));
+  for (const auto& test : cases) {
+    CAPTURE(test.after);
+    std::string text = good;
+    REQUIRE(contains(text, test.before));
+    text.replace(text.find(test.before), std::string(test.before).size(), test.after);
+    const std::string message = error_of([&] { parse_checkpoint_info(text, "x/state.json"); });
+    CHECK(contains(message, "1: x/state.json: "));
+    CHECK(contains(message, test.message));
+  }
+}
+
+TEST_CASE("checkpoint: truncated files, flipped bytes and missing files are found, and the next older one is taken") {
+  for (const char* name : files) {
+    for (const char* damage : {"truncated", "flipped at the start", "flipped at the end", "longer", "missing", "empty"}) {
+      CAPTURE(name);
+      CAPTURE(damage);
+      SavedRun saved;
+      const std::string path = saved.checkpoints.path(3) + "/" + name, kind = damage;
+      const std::size_t size = fs::file_size(path);
+      if (kind == "truncated") fs::resize_file(path, size - 1);
+      if (kind == "flipped at the start") flip_byte(path, 0);
+      if (kind == "flipped at the end") flip_byte(path, size - 2);  // the last byte of JSON is a line end
+      if (kind == "longer") write_file(path, read_file(path) + "x");
+      if (kind == "missing") fs::remove(path);
+      if (kind == "empty") write_file(path, "");
+      if (std::string(name) == "manifest.json" && kind == "truncated") {  // its line end: nothing is lost
+        CHECK(saved.newest_step() == 3);
+        continue;
+      }
+      CHECK(saved.newest_step() == 2);
+      REQUIRE(saved.warnings.size() == 1);
+      CHECK(contains(saved.warnings[0], "checkpoint of step 3 is not used"));
+      CHECK(contains(saved.warnings[0], name));
+      // Nothing is deleted, and the next start does not stumble over it again.
+      CHECK(fs::exists(saved.checkpoints.path(3) + ".damaged"));
+      saved.warnings.clear();
+      CHECK(saved.newest_step() == 2);
+      CHECK(saved.warnings.empty());
+    }
+  }
+}
+
+TEST_CASE("checkpoint: no flipped bit of a manifest makes another state of it") {
+  SavedRun saved;
+  const std::string path = saved.checkpoints.path(3) + "/manifest.json", good = read_file(path);
+  for (std::size_t position = 0; position < good.size(); ++position) {
+    CAPTURE(position);
+    flip_byte(path, position);
+    std::int64_t step = 3;
+    const std::string message = error_of([&] { step = Checkpoint(saved.checkpoints.path(3)).info().step; });
+    CHECK((message == "no error" || contains(message, "1: " + saved.checkpoints.path(3))));
+    CHECK(step == 3);
+    write_file(path, good);
+  }
+}
+
+TEST_CASE("checkpoint: empty folders, unfinished ones and others' files are no checkpoints") {
+  SavedRun saved;
+  fs::create_directories(saved.checkpoints.path(4));
+  fs::create_directories(saved.folder / "checkpoints/.step_00000009.tmp");
+  fs::create_directories(saved.folder / "checkpoints/step_12.damaged");
+  write_file(saved.folder / "checkpoints/step_notes.txt", "mine");
+  CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{1, 2, 3, 4});
+  CHECK(saved.newest_step() == 3);
+  CHECK(saved.warnings.size() == 1);
+
+  // All of them damaged is an error, not a fresh start; none at all is neither.
+  for (const std::int64_t step : saved.checkpoints.steps()) fs::remove(saved.checkpoints.path(step) + "/manifest.json");
+  const std::string message = error_of([&] { saved.newest_step(); });
+  CHECK(contains(message, "1: " + saved.run_dir.checkpoints() + ": none of the 3 checkpoints is whole"));
+  const TemporaryFolder other;
+  CHECK_FALSE(CheckpointFolder(RunDir(other.path())).newest(saved.warnings).has_value());
+}
+
+TEST_CASE("checkpoint: the newest are kept, and what an interrupted save left goes") {
+  SavedRun saved;
+  fs::create_directories(saved.folder / "checkpoints/.step_00000002.tmp/rest");
+  saved.run.trainer->step();
+  save(saved.run, saved.run_dir, 2);
+  CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{3, 4});
+  CHECK_FALSE(fs::exists(saved.folder / "checkpoints/.step_00000002.tmp"));
+  save(saved.run, saved.run_dir, 1);  // the same step again
+  CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{4});
+  CHECK(saved.newest_step() == 4);
+  CHECK(saved.warnings.empty());
+}
+
+TEST_CASE("checkpoint: one of another model is refused with the tensor that does not fit") {
+  SavedRun saved;
+  const Checkpoint checkpoint(saved.checkpoints.path(3));
+  const auto restore_into = [&](const std::vector<std::string>& overrides) {
+    ToyRun other(toy(overrides));
+    return error_of(
+        [&] { checkpoint.restore(other.context, other.buffers.model.parameters(), *other.trainer); });
+  };
+  CHECK(restore_into({}) == "no error");
+  CHECK(contains(restore_into({"model.n_embd=24"}), "expected shape"));
+  CHECK(contains(restore_into({"model.n_layer=1"}), "which this run does not have"));
+  CHECK(contains(restore_into({"model.n_layer=3"}), "has no tensor h.2."));
 }

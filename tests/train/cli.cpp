@@ -1,19 +1,16 @@
 // The program as its users meet it: exit codes, messages, files.
+#include "program.h"
 #include "test_files.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <greyhound/core/version.h>
 #include <greyhound/train/safetensors.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 #include <thread>
 
 using namespace greyhound;
@@ -21,52 +18,6 @@ using namespace greyhound::testing;
 namespace fs = std::filesystem;
 
 namespace {
-
-using Arguments = std::vector<std::string>;
-
-struct Outcome {
-  int exit_code;
-  std::string out, error;
-};
-
-// A child process whose output goes to files.
-class Program {
- public:
-  Program(const TemporaryFolder& folder, const Arguments& arguments, const Arguments& environment = {})
-      : out_(folder / "stdout"), error_(folder / "stderr") {
-    process_ = fork();
-    if (process_ != 0) return;
-    redirect(out_, STDOUT_FILENO);
-    redirect(error_, STDERR_FILENO);
-    for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
-    std::vector<char*> argv = {const_cast<char*>(GREYHOUND_PROGRAM)};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    execv(GREYHOUND_PROGRAM, argv.data());
-    _exit(127);
-  }
-
-  void send(int signal) const { kill(process_, signal); }
-
-  Outcome wait() const {
-    int status = 0;
-    waitpid(process_, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out_), read_file(error_)};
-  }
-
- private:
-  static void redirect(const std::string& path, int descriptor) {
-    const int file = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    dup2(file, descriptor);
-  }
-
-  std::string out_, error_;
-  pid_t process_;
-};
-
-Outcome run(const TemporaryFolder& folder, const Arguments& arguments, const Arguments& environment = {}) {
-  return Program(folder, arguments, environment).wait();
-}
 
 std::string config_file(const TemporaryFolder& folder) {
   return write_file(folder / "toy.yaml", "run: {dir: " + folder.path() + R"(/run, seed: 3}
@@ -86,24 +37,6 @@ eval: {every: 5, batches: 3}
 sample: {every: 6, tokens: 20, prompt: She}
 log: {every: 4}
 )");
-}
-
-std::vector<nlohmann::json> metrics_of(const std::string& run_dir) {
-  std::istringstream text(read_file(run_dir + "/metrics.jsonl"));
-  std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
-
-// The columns of metrics.jsonl that must not depend on time.
-std::string curve_of(const std::string& run_dir) {
-  std::string curve;
-  for (nlohmann::json line : metrics_of(run_dir)) {
-    line.erase("step_ms");
-    line.erase("tokens_per_second");
-    curve += line.dump() + "\n";
-  }
-  return curve;
 }
 
 // One clear line.
@@ -249,7 +182,7 @@ TEST_CASE("program: a step that fails leaves the weights of the steps before it"
   const Outcome both = run(folder, again);
   CAPTURE(both.error);
   CHECK(both.exit_code == 1);
-  CHECK(contains(both.error, "greyhound: warning: the weights of step 2 could not be saved"));
+  CHECK(contains(both.error, "greyhound: warning: step 2 could not be saved"));
   CHECK(contains(both.error, "greyhound: error: " + data));
 }
 

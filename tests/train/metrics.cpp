@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 #include <greyhound/train/metrics.h>
 #include <greyhound/train/number_text.h>
+#include <sys/resource.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <csignal>
 #include <limits>
 
 using namespace greyhound;
@@ -74,6 +76,70 @@ TEST_CASE("metrics: one line a step, in the file at once; a new run starts an em
   file.write(example());
   CHECK(read_file(path) == to_json(example()) + "\n" + to_json(example()) + "\n");
   CHECK(contains(error_of([&] { MetricsFile(folder / "missing/metrics.jsonl"); }), "1: "));
+}
+
+TEST_CASE("metrics: a run that goes on keeps the lines up to its step, and nothing else") {
+  const TemporaryFolder folder;
+  const auto line = [](std::int64_t step) {
+    StepMetrics metrics = example();
+    metrics.step = step;
+    return to_json(metrics) + "\n";
+  };
+  const struct {
+    std::string before;
+    std::int64_t after_step;
+    std::string kept;
+    std::int64_t last_step;
+  } cases[] = {
+      {line(1) + line(2) + line(3), 2, line(1) + line(2), 2},
+      {line(1) + line(2), 2, line(1) + line(2), 2},
+      {line(1) + line(2), 5, line(1) + line(2), 2},                       // lines were lost
+      {line(1) + line(2).substr(0, 20), 2, line(1), 1},                   // the crash cut a line
+      {line(1) + line(2).substr(0, 20) + "\n" + line(3), 3, line(1), 1},  // or left a part of one
+      {line(1) + line(2) + line(2) + line(3), 3, line(1) + line(2), 2},   // never twice
+      {"", 2, "", 0},
+      {"something else\n", 2, "", 0},
+  };
+  const std::string path = folder / "metrics.jsonl";
+  for (const auto& test : cases) {
+    CAPTURE(test.before);
+    write_file(path, test.before);
+    MetricsFile file(path, test.after_step);
+    CHECK(read_file(path) == test.kept);
+    CHECK(file.last_step() == test.last_step);
+    StepMetrics next = example();
+    next.step = test.after_step + 1;
+    file.write(next);
+    CHECK(read_file(path) == test.kept + line(test.after_step + 1));
+  }
+}
+
+TEST_CASE("metrics: lines that cannot be written come later, each once and whole") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl", line = to_json(example()) + "\n";
+  MetricsFile file(path);
+  file.write(example());
+
+  // The largest size of a file stands in for a full disk; it lets half a line through.
+  rlimit old{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
+  const auto ignore = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit full = old;
+  full.rlim_cur = line.size() + line.size() / 2;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &full) == 0);
+  const std::string first = error_of([&] { file.write(example()); });
+  const std::string second = error_of([&] { file.write(example()); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, ignore);
+  CHECK(contains(first, "1: " + path + ": cannot be written: "));
+  CHECK(second == first);
+  CHECK(read_file(path) == line);
+  file.write(example());
+  CHECK(read_file(path) == line + line + line + line);
+
+  std::filesystem::remove(path);
+  file.write(example());
+  CHECK(read_file(path) == line);
 }
 
 TEST_CASE("numbers for people") {

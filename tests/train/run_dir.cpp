@@ -12,28 +12,28 @@ namespace fs = std::filesystem;
 TEST_CASE("run folder: the check leaves nothing behind") {
   const TemporaryFolder folder;
   const RunDir run(folder / "a/b/c");
-  run.check(false);
+  run.check(RunDir::Existing::refuse);
   CHECK_FALSE(fs::exists(folder / "a"));
-  run.create();
+  run.make_folder();
   CHECK(fs::is_directory(folder / "a/b/c"));
-  run.check(false);
+  run.check(RunDir::Existing::refuse);
   CHECK(fs::is_empty(folder / "a/b/c"));
 }
 
 TEST_CASE("run folder: a run that is there is refused, or replaced without touching other files") {
   const TemporaryFolder folder;
   const RunDir run(folder / "run");
-  run.create();
+  run.make_folder();
   write_file(run.metrics(), "{}\n");
   write_file(folder / "run/notes.txt", "mine");
-  const std::string refused = error_of([&] { run.check(false); });
+  const std::string refused = error_of([&] { run.check(RunDir::Existing::refuse); });
   CHECK(contains(refused, "2: "));
   CHECK(contains(refused, "metrics.jsonl"));
   CHECK(contains(refused, "--overwrite"));
-  run.check(true);
+  run.check(RunDir::Existing::overwrite);
   CHECK(read_file(run.metrics()) == "{}\n");
   write_file(run.weights(), "old");
-  run.create();
+  run.remove_files();
   CHECK_FALSE(fs::exists(run.metrics()));
   CHECK(read_file(run.weights()) == "old");  // until the first save
   CHECK(read_file(folder / "run/notes.txt") == "mine");
@@ -44,7 +44,7 @@ TEST_CASE("run folder: one that cannot be written is an error that names it") {
   write_file(folder / "file", "x");
   for (const std::string& path : {folder / "file", folder / "file/run", std::string("/proc/greyhound/run")}) {
     CAPTURE(path);
-    const std::string message = error_of([&] { RunDir(path).check(false); });
+    const std::string message = error_of([&] { RunDir(path).check(RunDir::Existing::refuse); });
     CHECK(contains(message, "1: run.dir " + path));
   }
 }

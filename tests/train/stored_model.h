@@ -6,8 +6,8 @@
 
 #include <greyhound/core/rng.h>
 #include <greyhound/train/build_model.h>
-#include <greyhound/train/checkpoint.h>
 #include <greyhound/train/gpt2_import.h>
+#include <greyhound/train/weights_file.h>
 
 #include <algorithm>
 #include <filesystem>

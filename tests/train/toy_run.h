@@ -48,6 +48,7 @@ struct ToyRun {
         buffers(context, with_vocabulary(), batch.micro_batch) {
     buffers.allocate(context);
     trainer = std::make_unique<Trainer>(context, *communicator, config, batch, buffers, *data.train);
+    trainer->initialize();
   }
 
   std::vector<float> weights() const { return floats(buffers.optimizer.weights()); }

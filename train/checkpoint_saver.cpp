@@ -1,0 +1,108 @@
+#include <greyhound/train/checkpoint_saver.h>
+
+#include <greyhound/core/error.h>
+#include <greyhound/train/console.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+namespace greyhound {
+
+namespace {
+
+bool saves_in_background(const Config& config) { return config.checkpoint.every > 0 && config.checkpoint.background; }
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const Context& context, const Config& config, const RunDir& run_dir,
+                                 CheckpointInfo info, const ParameterList& parameters, Trainer& trainer,
+                                 std::function<void()> make_run_files)
+    : config_(config),
+      run_dir_(run_dir),
+      folder_(run_dir),
+      info_(std::move(info)),
+      parameters_(parameters),
+      trainer_(trainer),
+      make_run_files_(std::move(make_run_files)),
+      snapshot_(context) {
+  if (saves_in_background(config)) snapshot_.reserve(trainer);
+}
+
+CheckpointSaver::~CheckpointSaver() {
+  if (background_.valid()) background_.wait();
+}
+
+void CheckpointSaver::save() {
+  try {
+    finish();  // of the last one, whose snapshot is about to be overwritten
+  } catch (const std::exception& error) {
+    failed(error.what());
+  }
+  try {
+    take_snapshot();
+    background_ = std::async(saves_in_background(config_) ? std::launch::async : std::launch::deferred, [this] { write(); });
+    if (!saves_in_background(config_)) finish();
+  } catch (const std::exception& error) {
+    failed(error.what());
+  }
+}
+
+void CheckpointSaver::check() {
+  if (!background_.valid() || background_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    failed(error.what());
+  }
+}
+
+void CheckpointSaver::save_now() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    spdlog::warn("{}", error.what());  // another attempt follows
+  }
+  if (saved_step_ == trainer_.steps()) return;
+  take_snapshot();
+  write();
+  saved_step_ = info_.step;
+}
+
+void CheckpointSaver::finish() {
+  if (!background_.valid()) return;
+  background_.get();
+  saved_step_ = info_.step;
+}
+
+void CheckpointSaver::take_snapshot() {
+  snapshot_.take(trainer_);
+  info_.step = trainer_.steps();
+  info_.tokens = trainer_.tokens();
+  info_.values = snapshot_.values();
+}
+
+void CheckpointSaver::write() {
+  std::error_code ignored;
+  if (!std::filesystem::exists(run_dir_.config(), ignored)) {
+    if (config_.checkpoint.on_error == OnError::stop) throw_runtime("run.dir ", run_dir_.path(), ": was removed");
+    make_run_files_();
+    spdlog::warn("run.dir {} was removed; it is made again", run_dir_.path());
+  }
+  folder_.save(info_, parameters_, snapshot_.tensors(), config_.checkpoint.keep);
+}
+
+void CheckpointSaver::failed(const std::string& what) const {
+  const std::string message = concat("the checkpoint of step ", info_.step, " was not saved: ", what);
+  if (config_.checkpoint.on_error == OnError::stop) throw_runtime(message);
+  spdlog::warn("{}", message);
+}
+
+std::int64_t checkpoint_snapshot_bytes(const Config& config, const ParameterList& parameters) {
+  if (!saves_in_background(config)) return 0;
+  constexpr std::int64_t bytes_per_parameter = 12;  // weights and two moments in fp32
+  return parameters.block_elements() * bytes_per_parameter;
+}
+
+}  // namespace greyhound

@@ -1,0 +1,55 @@
+// When and how a run is saved: in the background between steps, or at once at its end.
+#pragma once
+
+#include <greyhound/train/checkpoint_folder.h>
+#include <greyhound/train/config.h>
+#include <greyhound/train/state_snapshot.h>
+#include <greyhound/train/trainer.h>
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+
+namespace greyhound {
+
+// Of the root rank.
+class CheckpointSaver {
+ public:
+  // info: describe_run(). Takes the memory for copies of the state when checkpoints are saved in the background.
+  // `make_run_files` writes the other files of the run's folder anew when somebody removed it.
+  CheckpointSaver(const Context& context, const Config& config, const RunDir& run_dir, CheckpointInfo info,
+                  const ParameterList& parameters, Trainer& trainer, std::function<void()> make_run_files);
+  ~CheckpointSaver();  // waits for a write that goes on
+
+  // Saves the state of the steps so far, in the background with checkpoint.background. What fails is treated as
+  // checkpoint.on_error says, here or at a later check(): `warn` prints a warning, `stop` throws the runtime Error.
+  void save();
+  void check();
+
+  // Saves and waits for it; does nothing when the state is saved already. Throws a runtime Error, whatever
+  // checkpoint.on_error says.
+  void save_now();
+
+ private:
+  void write();   // the snapshot
+  void finish();  // waits for the background, throws what it threw
+  void take_snapshot();
+  void failed(const std::string& what) const;
+
+  Config config_;
+  RunDir run_dir_;
+  CheckpointFolder folder_;
+  CheckpointInfo info_;
+  ParameterList parameters_;
+  Trainer& trainer_;
+  std::function<void()> make_run_files_;
+  StateSnapshot snapshot_;
+  std::optional<std::int64_t> saved_step_;
+  std::future<void> background_;
+};
+
+// Host memory that saving in the background takes.
+std::int64_t checkpoint_snapshot_bytes(const Config& config, const ParameterList& parameters);
+
+}  // namespace greyhound
