@@ -1,6 +1,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/bpe_vocabulary.h>
 #include <greyhound/train/input_file.h>
+#include <greyhound/train/json_error.h>
 #include <greyhound/train/utf8.h>
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
@@ -54,17 +55,11 @@ Json parse_json(std::string_view text, const std::string& name) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    throw_runtime(name, ": expected JSON: ", error.what());
+    throw_runtime(name, ": expected JSON: ", json_error_text(error.what()));
   }
 }
 
-// A part of a message: what a file holds can be long, and must stay on one line.
-std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
-}
-std::string quoted(std::string_view text) { return shown(Json(std::string(text))); }
+std::string quoted(std::string_view text) { return json_shown(Json(std::string(text))); }
 
 }  // namespace
 
@@ -78,7 +73,8 @@ std::string to_byte_alphabet(std::string_view bytes) {
 class BpeVocabularyBuilder {
  public:
   BpeVocabularyBuilder(const std::string& name, const Json& vocab) : name_(name) {
-    if (!vocab.is_object()) throw_runtime(name, ": expected an object of tokens and their ids, found ", shown(vocab));
+    if (!vocab.is_object())
+      throw_runtime(name, ": expected an object of tokens and their ids, found ", json_shown(vocab));
     for (const auto& [text, id] : vocab.items()) add(text, id);
   }
 
@@ -87,7 +83,7 @@ class BpeVocabularyBuilder {
     if (found == ids_.end()) {
       add(text, id);
     } else if (!id.is_number_integer() || id != found->second) {
-      throw_runtime(name_, ": special token ", quoted(text), " has the ids ", found->second, " and ", shown(id));
+      throw_runtime(name_, ": special token ", quoted(text), " has the ids ", found->second, " and ", json_shown(id));
     }
     special_.push_back(ids_.at(text));
   }
@@ -165,9 +161,9 @@ class BpeVocabularyBuilder {
 
   void add(const std::string& text, const Json& id) {
     if (!id.is_number_integer() || id < 0 || id > 0x7FFFFFFF) {
-      throw_runtime(name_, ": the token ", quoted(text), " has id ", shown(id), ": expected a number from 0");
+      throw_runtime(name_, ": the token ", quoted(text), " has id ", json_shown(id), ": expected a number from 0");
     }
-    if (text.empty()) throw_runtime(name_, ": the token with id ", shown(id), " is empty");
+    if (text.empty()) throw_runtime(name_, ": the token with id ", json_shown(id), " is empty");
     ids_.emplace(text, id.get<std::int32_t>());
   }
 
@@ -200,9 +196,9 @@ bool is_empty(const Json& value) { return value.is_null() || value == "" || valu
 // Refuses what would make other ids than GPT-2's algorithm.
 void check_pipeline(const Json& json, const Json& model, const std::string& name) {
   const auto expect = [&](bool good, const char* key, const Json& found, const char* expected) {
-    if (!good) throw_runtime(name, ": ", key, " is ", shown(found), ": expected ", expected);
+    if (!good) throw_runtime(name, ": ", key, " is ", json_shown(found), ": expected ", expected);
   };
-  const auto type = [](const Json& value) { return value.is_object() ? member(value, "type") : value; };
+  const auto type = [](const Json& value) -> const Json& { return value.is_object() ? member(value, "type") : value; };
   expect(type(model) == "BPE", "model.type", type(model), "\"BPE\"");
   expect(json.contains("normalizer") == false || json["normalizer"].is_null(), "normalizer",
          type(member(json, "normalizer")), "null, as in GPT-2");
@@ -230,17 +226,17 @@ BpeVocabulary BpeVocabulary::parse_tokenizer_json(std::string_view text, const s
   BpeVocabularyBuilder builder(name + ": model.vocab", member(model, "vocab"));
   const Json& added = member(json, "added_tokens");
   if (!added.is_null() && !added.is_array())
-    throw_runtime(name, ": added_tokens: expected a list, found ", shown(added));
+    throw_runtime(name, ": added_tokens: expected a list, found ", json_shown(added));
   for (const Json& token : added) {
     const Json& content = token.is_object() ? member(token, "content") : token;
-    if (!token.is_object() || !content.is_string()) throw_runtime(name, ": added_tokens: found ", shown(token));
+    if (!token.is_object() || !content.is_string()) throw_runtime(name, ": added_tokens: found ", json_shown(token));
     if (member(token, "special") != true) {
-      throw_runtime(name, ": added_tokens: ", shown(content), " is not special: only special tokens may be added");
+      throw_runtime(name, ": added_tokens: ", json_shown(content), " is not special: only special tokens may be added");
     }
     builder.add_special(content, member(token, "id"));
   }
   const Json& merges = member(model, "merges");
-  if (!merges.is_array()) throw_runtime(name, ": model.merges: expected a list, found ", shown(merges));
+  if (!merges.is_array()) throw_runtime(name, ": model.merges: expected a list, found ", json_shown(merges));
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const std::string where = concat(name, ": model.merges[", i, "]");
     const Json& merge = merges[i];
@@ -249,7 +245,7 @@ BpeVocabulary BpeVocabulary::parse_tokenizer_json(std::string_view text, const s
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       builder.add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(), where);
     } else {
-      throw_runtime(where, ": expected two tokens, found ", shown(merge));
+      throw_runtime(where, ": expected two tokens, found ", json_shown(merge));
     }
   }
   return builder.build();

@@ -136,7 +136,8 @@ class Restore final : public StateVisitor {
 
   static void check_used(const SafetensorsFile& file, const std::set<std::string>& used) {
     for (const std::string& name : file.names()) {
-      if (used.count(name) == 0) throw_runtime(file.path(), ": holds a tensor ", name, ", which this run does not have");
+      if (used.count(name) == 0)
+        throw_runtime(file.path(), ": holds a tensor ", name, ", which this run does not have");
     }
   }
 

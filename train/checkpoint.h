@@ -21,12 +21,13 @@ namespace greyhound {
 
 // state.json: whose state it is, and what of it is no tensor.
 struct CheckpointInfo {
-  std::int64_t step = 0;          // steps finished
-  std::int64_t tokens = 0;        // trained on
-  std::int64_t batch_tokens = 0;  // of a step over all ranks
-  std::int64_t ranks = 1;         // that made it
+  std::int64_t step = 0;                                    // steps finished
+  std::int64_t tokens = 0;                                  // trained on
+  std::int64_t batch_tokens = 0;                            // of a step over all ranks
+  std::int64_t ranks = 1;                                   // that made it
   std::vector<std::pair<std::string, std::string>> config;  // every key ("model.n_layer") and its value as JSON
   std::vector<DataFile> data;
+  std::string tokenizer;  // its hash
   std::map<std::string, StateValue> values;
 };
 

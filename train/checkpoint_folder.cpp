@@ -17,13 +17,19 @@ namespace {
 
 constexpr const char* step_prefix = "step_";
 
-// The step of "step_00000100"; -1 for other names, such as those of unfinished folders.
+std::string name_of_step(std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "%s%08lld", step_prefix, static_cast<long long>(step));
+  return name;
+}
+
+// The step of "step_00000100"; -1 for every other name, such as "step_100" and those of unfinished folders.
 std::int64_t step_of(const std::string& name) {
   const std::string prefix = step_prefix;
   if (name.rfind(prefix, 0) != 0) return -1;
   std::int64_t step = -1;
-  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-  return error == std::errc() && end == name.data() + name.size() ? step : -1;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  return step >= 0 && name == name_of_step(step) ? step : -1;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -35,10 +41,10 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// An interrupted removal leaves no folder that looks whole: the manifest goes first.
+// An interrupted removal leaves no folder that looks whole: the manifest goes first. Of a link, the link goes.
 void remove_checkpoint(const std::string& folder) {
   std::error_code ignored;
-  fs::remove(folder + "/manifest.json", ignored);
+  if (!fs::is_symlink(folder, ignored)) fs::remove(folder + "/manifest.json", ignored);
   fs::remove_all(folder, ignored);
 }
 
@@ -80,9 +86,7 @@ class UnfinishedFolder {
 }  // namespace
 
 std::string CheckpointFolder::path(std::int64_t step) const {
-  char name[32];
-  std::snprintf(name, sizeof name, "%s%08lld", step_prefix, static_cast<long long>(step));
-  return run_dir_.checkpoints() + "/" + name;
+  return run_dir_.checkpoints() + "/" + name_of_step(step);
 }
 
 std::vector<std::int64_t> CheckpointFolder::steps() const {
@@ -115,8 +119,8 @@ std::optional<Checkpoint> CheckpointFolder::newest(std::vector<std::string>& war
     }
   }
   if (!damaged.empty()) {
-    throw_runtime(run_dir_.checkpoints(), ": none of the ", damaged.size(), " checkpoints is whole; the newest: ",
-                  warnings.front().substr(warnings.front().find(": ") + 2));
+    throw_runtime(run_dir_.checkpoints(), ": none of the ", damaged.size(),
+                  " checkpoints is whole; the newest: ", warnings.front().substr(warnings.front().find(": ") + 2));
   }
   return std::nullopt;
 }
@@ -124,39 +128,53 @@ std::optional<Checkpoint> CheckpointFolder::newest(std::vector<std::string>& war
 void CheckpointFolder::save(const CheckpointInfo& info, const ParameterList& parameters,
                             const std::map<std::string, Tensor>& tensors, std::int64_t keep) const {
   {
-    UnfinishedFolder folder(concat(run_dir_.checkpoints(), "/.", fs::path(path(info.step)).filename().string(), ".tmp"));
+    UnfinishedFolder folder(concat(run_dir_.checkpoints(), "/.", name_of_step(info.step), ".tmp"));
     write_checkpoint(folder.path(), info, parameters, tensors);
     folder.finish(path(info.step));
   }
   publish_weights(info.step);
-  prune(keep);
+  tidy(info.step, keep);
 }
 
 void CheckpointFolder::publish_weights(std::int64_t step) const {
   const std::string source = path(step) + "/model.safetensors";
-  const std::string beside = run_dir_.path() + "/.model.safetensors.tmp";
   std::error_code error;
+  if (fs::equivalent(source, run_dir_.weights(), error)) return;
+  const std::string beside = run_dir_.path() + "/.model.safetensors.tmp";
   fs::remove(beside, error);
   fs::create_hard_link(source, beside, error);
-  if (error) fs::copy_file(source, beside, error);
+  if (error && fs::copy_file(source, beside, error)) sync_file(beside);
   if (error) {
+    const std::string reason = error.message();
     fs::remove(beside, error);
-    throw_runtime("cannot write ", run_dir_.weights(), ": ", error.message());
+    throw_runtime("cannot write ", run_dir_.weights(), ": ", reason);
   }
   rename_or_throw(beside, run_dir_.weights());
+  fs::remove(run_dir_.previous_weights(), error);
   sync_folder(run_dir_.path());
 }
 
-void CheckpointFolder::prune(std::int64_t keep) const {
+void CheckpointFolder::tidy(std::int64_t step, std::int64_t keep) const {
+  std::error_code ignored;
   for (const std::string& name : names_in(run_dir_.checkpoints())) {
     const bool unfinished = name.rfind(std::string(".") + step_prefix, 0) == 0;
-    std::error_code ignored;
     if (unfinished) fs::remove_all(run_dir_.checkpoints() + "/" + name, ignored);
   }
   if (keep == 0) return;
-  const std::vector<std::int64_t> all = steps();
-  const auto surplus = static_cast<std::int64_t>(all.size()) - keep;
-  for (std::int64_t i = 0; i < surplus; ++i) remove_checkpoint(path(all[static_cast<std::size_t>(i)]));
+  std::vector<std::int64_t> ours = steps();  // what claims to be later is none of this run's
+  ours.erase(std::upper_bound(ours.begin(), ours.end(), step), ours.end());
+  const auto surplus = static_cast<std::int64_t>(ours.size()) - keep;
+  for (std::int64_t i = 0; i < surplus; ++i) remove_checkpoint(path(ours[static_cast<std::size_t>(i)]));
+}
+
+void CheckpointFolder::remove_all() const {
+  std::error_code ignored;
+  for (const std::string& name : names_in(run_dir_.checkpoints())) {
+    const bool ours = name.rfind(step_prefix, 0) == 0 || name.rfind(std::string(".") + step_prefix, 0) == 0;
+    if (ours) remove_checkpoint(run_dir_.checkpoints() + "/" + name);
+  }
+  // A link to a folder elsewhere stays, and what else somebody put there.
+  if (!fs::is_symlink(run_dir_.checkpoints(), ignored)) fs::remove(run_dir_.checkpoints(), ignored);
 }
 
 }  // namespace greyhound

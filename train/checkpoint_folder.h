@@ -25,16 +25,19 @@ class CheckpointFolder {
   std::optional<Checkpoint> newest(std::vector<std::string>& warnings) const;
 
   // Writes into a folder beside the others, which gets its name when it is whole. model.safetensors of the run becomes
-  // its weights: another name of the same file, or a copy where the file system has no links. Then removes all but the
-  // newest `keep` checkpoints (0: none), and what an interrupted save left. Throws a runtime Error that names the file;
-  // earlier checkpoints are untouched then.
+  // its weights, and the folder is tidied. Throws a runtime Error that names the file; earlier checkpoints are
+  // untouched then.
   void save(const CheckpointInfo& info, const ParameterList& parameters, const std::map<std::string, Tensor>& tensors,
             std::int64_t keep) const;
 
- private:
+  // Makes model.safetensors of the run the checkpoint's: another name of the same file, or a copy where the file system
+  // has no links.
   void publish_weights(std::int64_t step) const;
-  void prune(std::int64_t keep) const;
+  // Removes what an interrupted save left, and all but the newest `keep` (0: none) of the checkpoints up to `step`.
+  void tidy(std::int64_t step, std::int64_t keep) const;
+  void remove_all() const;
 
+ private:
   RunDir run_dir_;
 };
 

@@ -49,25 +49,26 @@ class Reader {
 
   std::int64_t count(const Json& object, const char* key) const {
     const Json& value = member(object, key);
-    if (!value.is_number_unsigned() || value > most_count) fail(key, ": expected a whole number, found ", shown(value));
+    if (!value.is_number_unsigned() || value > most_count)
+      fail(key, ": expected a whole number, found ", json_shown(value));
     return value.get<std::int64_t>();
   }
 
   std::string text(const Json& object, const char* key) const {
     const Json& value = member(object, key);
-    if (!value.is_string()) fail(key, ": expected text, found ", shown(value));
+    if (!value.is_string()) fail(key, ": expected text, found ", json_shown(value));
     return value.get<std::string>();
   }
 
   const Json& list(const Json& object, const char* key) const {
     const Json& value = member(object, key);
-    if (!value.is_array()) fail(key, ": expected a list, found ", shown(value));
+    if (!value.is_array()) fail(key, ": expected a list, found ", json_shown(value));
     return value;
   }
 
   const Json& object(const Json& object, const char* key) const {
     const Json& value = member(object, key);
-    if (!value.is_object()) fail(key, ": expected an object, found ", shown(value));
+    if (!value.is_object()) fail(key, ": expected an object, found ", json_shown(value));
     return value;
   }
 
@@ -81,7 +82,7 @@ class Reader {
       if (real == "inf") return std::numeric_limits<double>::infinity();
       if (real == "-inf") return -std::numeric_limits<double>::infinity();
     }
-    fail("values: ", one_line(name), ": expected an integer, a real or a text, found ", shown(value));
+    fail("values: ", one_line(name), ": expected an integer, a real or a text, found ", json_shown(value));
   }
 
   template <class... Parts>
@@ -90,12 +91,6 @@ class Reader {
   }
 
  private:
-  // Lists and objects may nest deeper than printing them can.
-  static std::string shown(const Json& value) {
-    if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-    return one_line(value.dump(-1, ' ', true, Json::error_handler_t::replace));
-  }
-
   std::string name_;
 };
 
@@ -114,9 +109,10 @@ std::string to_json(const CheckpointInfo& info) {
   json["values"] = values;
   Json data = Json::array();
   for (const DataFile& file : info.data) {
-    data.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash_of_ends", file.hash}});
+    data.push_back({{"path", file.path}, {"bytes", file.bytes}, {"hash", file.hash}});
   }
   json["data"] = data;
+  json["tokenizer"] = info.tokenizer;
   Json config = Json::object();
   for (const auto& [key, value] : info.config) config[key] = Json::parse(value);
   json["config"] = config;
@@ -140,8 +136,9 @@ CheckpointInfo parse_checkpoint_info(const std::string& text, const std::string&
   }
   for (const Json& file : reader.list(json, "data")) {
     if (!file.is_object()) reader.fail("data: expected objects");
-    info.data.push_back({reader.text(file, "path"), reader.count(file, "bytes"), reader.text(file, "hash_of_ends")});
+    info.data.push_back({reader.text(file, "path"), reader.count(file, "bytes"), reader.text(file, "hash")});
   }
+  info.tokenizer = reader.text(json, "tokenizer");
   for (const auto& [key, value] : reader.object(json, "config").items()) {
     if (!value.is_primitive() || value.is_null()) reader.fail("config: ", one_line(key), ": expected a value");
     info.config.emplace_back(key, value.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -17,10 +17,11 @@ bool saves_in_background(const Config& config) { return config.checkpoint.every 
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const Context& context, const Config& config, const RunDir& run_dir,
-                                 CheckpointInfo info, const ParameterList& parameters, Trainer& trainer,
-                                 std::function<void()> make_run_files)
+                                 std::shared_ptr<FolderLock> lock, CheckpointInfo info, const ParameterList& parameters,
+                                 Trainer& trainer, std::function<void()> make_run_files)
     : config_(config),
       run_dir_(run_dir),
+      lock_(std::move(lock)),
       folder_(run_dir),
       info_(std::move(info)),
       parameters_(parameters),
@@ -42,7 +43,8 @@ void CheckpointSaver::save() {
   }
   try {
     take_snapshot();
-    background_ = std::async(saves_in_background(config_) ? std::launch::async : std::launch::deferred, [this] { write(); });
+    background_ =
+        std::async(saves_in_background(config_) ? std::launch::async : std::launch::deferred, [this] { write(); });
     if (!saves_in_background(config_)) finish();
   } catch (const std::exception& error) {
     failed(error.what());
@@ -81,17 +83,26 @@ void CheckpointSaver::take_snapshot() {
   info_.step = trainer_.steps();
   info_.tokens = trainer_.tokens();
   info_.values = snapshot_.values();
+  find_folder();
 }
 
-void CheckpointSaver::write() {
+void CheckpointSaver::check_folder() const {
   std::error_code ignored;
-  if (!std::filesystem::exists(run_dir_.config(), ignored)) {
-    if (config_.checkpoint.on_error == OnError::stop) throw_runtime("run.dir ", run_dir_.path(), ": was removed");
-    make_run_files_();
-    spdlog::warn("run.dir {} was removed; it is made again", run_dir_.path());
+  if (std::filesystem::exists(run_dir_.path(), ignored) && !lock_->is_at(run_dir_.path())) {
+    throw_runtime("run.dir ", run_dir_.path(), ": another folder stands there now");
   }
-  folder_.save(info_, parameters_, snapshot_.tensors(), config_.checkpoint.keep);
 }
+
+void CheckpointSaver::find_folder() {
+  check_folder();
+  if (lock_->is_at(run_dir_.path())) return;
+  if (config_.checkpoint.on_error == OnError::stop) throw_runtime("run.dir ", run_dir_.path(), ": was removed");
+  make_run_files_();
+  lock_ = std::make_shared<FolderLock>(run_dir_.path());
+  spdlog::warn("run.dir {} was removed; it is made again", run_dir_.path());
+}
+
+void CheckpointSaver::write() { folder_.save(info_, parameters_, snapshot_.tensors(), config_.checkpoint.keep); }
 
 void CheckpointSaver::failed(const std::string& what) const {
   const std::string message = concat("the checkpoint of step ", info_.step, " was not saved: ", what);

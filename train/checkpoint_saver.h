@@ -3,12 +3,14 @@
 
 #include <greyhound/train/checkpoint_folder.h>
 #include <greyhound/train/config.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/state_snapshot.h>
 #include <greyhound/train/trainer.h>
 
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 
 namespace greyhound {
@@ -16,16 +18,21 @@ namespace greyhound {
 // Of the root rank.
 class CheckpointSaver {
  public:
-  // info: describe_run(). Takes the memory for copies of the state when checkpoints are saved in the background.
-  // `make_run_files` writes the other files of the run's folder anew when somebody removed it.
-  CheckpointSaver(const Context& context, const Config& config, const RunDir& run_dir, CheckpointInfo info,
-                  const ParameterList& parameters, Trainer& trainer, std::function<void()> make_run_files);
+  // lock: of the run's folder. info: describe_run(). Takes the memory for copies of the state when checkpoints are
+  // saved in the background. `make_run_files` writes the other files of the folder anew when somebody removed it.
+  CheckpointSaver(const Context& context, const Config& config, const RunDir& run_dir, std::shared_ptr<FolderLock> lock,
+                  CheckpointInfo info, const ParameterList& parameters, Trainer& trainer,
+                  std::function<void()> make_run_files);
   ~CheckpointSaver();  // waits for a write that goes on
 
   // Saves the state of the steps so far, in the background with checkpoint.background. What fails is treated as
   // checkpoint.on_error says, here or at a later check(): `warn` prints a warning, `stop` throws the runtime Error.
   void save();
   void check();
+
+  // Throws a runtime Error when another folder stands at run.dir now: what is in it is another run's.
+  void check_folder() const;
+  bool has_checkpoints() const { return !folder_.steps().empty(); }
 
   // Saves and waits for it; does nothing when the state is saved already. Throws a runtime Error, whatever
   // checkpoint.on_error says.
@@ -35,10 +42,12 @@ class CheckpointSaver {
   void write();   // the snapshot
   void finish();  // waits for the background, throws what it threw
   void take_snapshot();
+  void find_folder();  // makes it again when it is gone
   void failed(const std::string& what) const;
 
   Config config_;
   RunDir run_dir_;
+  std::shared_ptr<FolderLock> lock_;
   CheckpointFolder folder_;
   CheckpointInfo info_;
   ParameterList parameters_;

@@ -11,12 +11,17 @@ namespace greyhound {
 namespace {
 
 DataFile describe(const std::string& path) {
-  constexpr std::uint64_t looked_at = 64 << 10;
+  constexpr std::uint64_t piece = 64 << 10, places = 256;
   const InputFile file(path);
-  const std::uint64_t size = file.size(), part = std::min(size, looked_at);
+  const std::uint64_t size = file.size();
   ContentHash hash;
-  hash.add(file.read(0, part));
-  hash.add(file.read(size - part, size));
+  const auto add = [&](std::uint64_t begin) { hash.add(file.read(begin, std::min(begin + piece, size))); };
+  if (size <= piece * places) {
+    for (std::uint64_t begin = 0; begin < size; begin += piece) add(begin);
+  } else {
+    for (std::uint64_t place = 0; place < places; ++place) add((size - piece) / (places - 1) * place);
+    add(size - piece);
+  }
   return {path, static_cast<std::int64_t>(size), to_hexadecimal(hash.finish())};
 }
 

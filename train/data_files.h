@@ -12,7 +12,7 @@ namespace greyhound {
 struct DataFile {
   std::string path;
   std::int64_t bytes = 0;
-  std::string hash;  // of its first and last 64 KiB: shards may be too large to read for it
+  std::string hash;  // of all of it; of files above 16 MiB, of 64 KiB in each of 256 places spread evenly
 
   bool operator==(const DataFile&) const = default;
 };

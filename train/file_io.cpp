@@ -48,6 +48,16 @@ void AtomicFile::write_start(const void* data, std::size_t bytes) {
   if (::lseek(descriptor_, 0, SEEK_END) < 0) fail(path_, "seek");
 }
 
+void sync_file(const std::string& path) {
+  const int handle = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (handle < 0) fail(path, "open");
+  const int failed = ::fsync(handle);
+  const int problem = errno;
+  ::close(handle);
+  errno = problem;
+  if (failed != 0) fail(path, "fsync");
+}
+
 void sync_folder(const std::string& folder) {
   const int handle = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (handle < 0) return;

@@ -33,6 +33,8 @@ class AtomicFile {
   bool renamed_ = false;
 };
 
+// Makes the contents of a file last. Throws a runtime Error that names the path.
+void sync_file(const std::string& path);
 // Makes the names in a folder last: those of new files, and renames. Some file systems cannot; nothing is said then.
 void sync_folder(const std::string& folder);
 

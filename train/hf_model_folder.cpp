@@ -3,6 +3,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/core/version.h>
 #include <greyhound/train/file_io.h>
+#include <greyhound/train/json_error.h>
 #include <greyhound/train/mapped_file.h>
 #include <greyhound/train/one_line.h>
 #include <greyhound/train/safetensors.h>
@@ -53,8 +54,9 @@ class HfConfig {
   void check_architecture(const Gpt2Sizes& sizes) const {
     if (has("model_type") && json_["model_type"] != "gpt2") fail("model_type", "gpt2");
     // Three names of one formula, the approximation of GELU by tanh.
-    const std::string activation = has("activation_function") ? json_["activation_function"].dump() : "\"gelu_new\"";
-    if (activation != "\"gelu_new\"" && activation != "\"gelu_pytorch_tanh\"" && activation != "\"gelu_fast\"") {
+    const auto activation_is = [&](const char* name) { return json_["activation_function"] == name; };
+    if (has("activation_function") && !activation_is("gelu_new") && !activation_is("gelu_pytorch_tanh") &&
+        !activation_is("gelu_fast")) {
       fail("activation_function", "gelu_new");
     }
     if (has("layer_norm_epsilon") &&
@@ -69,10 +71,8 @@ class HfConfig {
 
  private:
   [[noreturn]] void fail(const char* key, const std::string& expected) const {
-    std::string found =
-        json_.contains(key) ? json_[key].dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) : "nothing";
-    if (found.size() > 60) found = found.substr(0, 60) + "...";
-    throw_runtime(path_, ": ", key, ": expected ", expected, ", found ", found);
+    throw_runtime(path_, ": ", key, ": expected ", expected, ", found ",
+                  json_.contains(key) ? json_shown(json_[key]) : "nothing");
   }
   bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
   bool flag(const char* key, bool absent) const {

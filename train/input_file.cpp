@@ -83,6 +83,13 @@ FolderLock::FolderLock(const std::string& folder) {
   throw_runtime(folder, ": another greyhound is writing to this folder");
 }
 
+bool FolderLock::is_at(const std::string& folder) const {
+  struct stat locked {
+  }, found{};
+  return ::fstat(descriptor_, &locked) == 0 && ::stat(folder.c_str(), &found) == 0 && locked.st_dev == found.st_dev &&
+         locked.st_ino == found.st_ino;
+}
+
 FolderLock::~FolderLock() { ::close(descriptor_); }
 
 }  // namespace greyhound

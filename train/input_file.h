@@ -42,6 +42,9 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   ~FolderLock();
 
+  // The path still leads to the folder that is locked: nobody moved it away and put another in its place.
+  bool is_at(const std::string& folder) const;
+
  private:
   int descriptor_;
 };

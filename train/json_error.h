@@ -1,5 +1,7 @@
-// What nlohmann-json says of a mistake, as a part of a line that names the file.
+// What nlohmann-json holds or says of a mistake, as a part of a line that names the file.
 #pragma once
+
+#include <greyhound/train/one_line.h>
 
 #include <string>
 
@@ -16,6 +18,17 @@ inline std::string json_error_text(const std::string& what) {
   for (const char* prefix : {"parse error at ", "parse error: ", "line 1, "}) {
     if (text.rfind(prefix, 0) == 0) text.erase(0, std::string(prefix).size());
   }
+  return text;
+}
+
+// The value, or its beginning when it is long. Lists and objects are named and not printed: they may nest deeper than a
+// recursion can go.
+template <class Json>
+std::string json_shown(const Json& value) {
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  std::string text = one_line(value.dump(-1, ' ', true, Json::error_handler_t::replace));
+  if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <greyhound/train/console.h>
 #include <greyhound/train/waiting_threads.h>
 
+#include <csignal>
 #include <exception>
 #include <new>
 #include <stdexcept>
@@ -19,6 +20,7 @@ int fail(const char* message, int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write, as on a full disk
   greyhound::let_waiting_threads_sleep(argv);
   try {
     greyhound::run_cli(argc, argv);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <greyhound/core/error.h>
+#include <greyhound/train/file_io.h>
 #include <greyhound/train/mapped_file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ namespace {
 // A line as to_json() begins it; -1 for anything else, such as the part of a line that a crash left.
 std::int64_t step_of(std::string_view line) {
   constexpr std::string_view start = "{\"step\":";
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);  // an editor's
   if (line.substr(0, start.size()) != start || line.back() != '}') return -1;
   std::int64_t step = -1;
   const auto [end, error] = std::from_chars(line.data() + start.size(), line.data() + line.size(), step);
@@ -67,14 +69,18 @@ void MetricsFile::cut_after(std::int64_t step) {
   const MappedFile file(path_);
   std::string_view rest = file.text();
   std::size_t kept = 0;
+  bool unknown = false;
   for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
     const std::int64_t found = step_of(rest.substr(0, end));
-    if (found <= last_step_ || found > step) break;
+    unknown = found <= last_step_;
+    if (unknown || found > step) break;
     last_step_ = found;
     kept += end + 1;
     rest.remove_prefix(end + 1);
   }
   if (kept == file.size()) return;
+  // Lines that no run of ours wrote are not for us to lose.
+  if (unknown) write_atomically(path_ + ".old", std::string(file.text()));
   if (::ftruncate(descriptor_, static_cast<off_t>(kept)) != 0) {
     throw_runtime(path_, ": cannot be cut after step ", last_step_, ": ", std::strerror(errno));
   }
@@ -82,6 +88,11 @@ void MetricsFile::cut_after(std::int64_t step) {
 
 void MetricsFile::write(const StepMetrics& metrics) {
   pending_ += to_json(metrics) + "\n";
+  flush();
+}
+
+void MetricsFile::flush() {
+  if (pending_.empty()) return;
   struct stat opened {
   }, named{};
   const bool removed = ::stat(path_.c_str(), &named) != 0 || ::fstat(descriptor_, &opened) != 0 ||

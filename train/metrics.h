@@ -30,7 +30,8 @@ std::string to_json(const StepMetrics& metrics);
 class MetricsFile {
  public:
   // Starts an empty file, or goes on after the line of step `after_step` of the one that is there: later lines, of
-  // steps that a crash undid, are removed. Throws a runtime Error that names the path.
+  // steps that a crash undid, are removed. Where the file has lines of something else, a copy stays beside it, with
+  // ".old" at its name's end. Throws a runtime Error that names the path.
   explicit MetricsFile(const std::string& path, std::int64_t after_step = 0);
   MetricsFile(const MetricsFile&) = delete;
   ~MetricsFile();
@@ -41,6 +42,8 @@ class MetricsFile {
   // A line that cannot be written is kept, and comes before the next one: the file has each step once, in order. Throws
   // a runtime Error meanwhile. When the file was removed it is made again.
   void write(const StepMetrics& metrics);
+  // Writes lines that could not be written before; throws as write() does.
+  void flush();
   // What was written so far lasts.
   void sync() const;
 

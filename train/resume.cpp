@@ -1,6 +1,7 @@
 #include <greyhound/train/resume.h>
 
 #include <greyhound/train/config_schema.h>
+#include <greyhound/train/content_hash.h>
 #include <greyhound/train/number_text.h>
 
 #include <filesystem>
@@ -55,6 +56,27 @@ std::vector<std::string> data_changes(const CheckpointInfo& before, const Checkp
   return changes;
 }
 
+// What a state says twice it says the same way: files that somebody edited would otherwise train something that nobody
+// can name.
+void check_counters(const CheckpointInfo& info, const std::string& folder) {
+  const auto counter = [&](const char* name) {
+    const auto found = info.values.find(name);
+    const auto* value = found == info.values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+    if (value == nullptr) throw_runtime(folder, "/state.json: has no integer ", name);
+    return *value;
+  };
+  for (const char* name : {"trainer.steps", "loader.step"}) {
+    if (counter(name) != info.step) {
+      throw_runtime(folder, "/state.json: ", name, " is ", counter(name), ", but step is ", info.step);
+    }
+  }
+  for (const char* name : {"trainer.skipped_steps", "trainer.skipped_in_a_row"}) {
+    if (counter(name) < 0 || counter(name) > info.step) {
+      throw_runtime(folder, "/state.json: ", name, " is ", counter(name), ", of ", info.step, " steps");
+    }
+  }
+}
+
 // The root rank's values replace those of the others.
 class Broadcast final : public StateVisitor {
  public:
@@ -81,8 +103,10 @@ class Broadcast final : public StateVisitor {
 
 }  // namespace
 
-CheckpointInfo describe_run(const Config& config, const BatchPlan& batch, std::vector<DataFile> data) {
+CheckpointInfo describe_run(const Config& config, const BatchPlan& batch, const Tokenizer& tokenizer,
+                            std::vector<DataFile> data) {
   CheckpointInfo info;
+  info.tokenizer = content_hash(tokenizer.to_json());
   info.batch_tokens = batch.tokens();
   info.ranks = batch.ranks;
   for (const ConfigKey& key : config_schema()) info.config.emplace_back(key.name(), to_json_text(key.get(config)));
@@ -92,21 +116,32 @@ CheckpointInfo describe_run(const Config& config, const BatchPlan& batch, std::v
 
 void require_same_run(const Checkpoint& checkpoint, const CheckpointInfo& now, const RunDir& run_dir) {
   const CheckpointInfo& before = checkpoint.info();
+  check_counters(before, checkpoint.folder());
   std::vector<std::string> changes = config_changes(before, now);
   if (now.batch_tokens != before.batch_tokens) {
+    const std::string ranks =
+        now.ranks == before.ranks
+            ? ""
+            : " (" + change("the number of ranks", std::to_string(now.ranks), std::to_string(before.ranks)) + ")";
     changes.push_back(concat(
         change("the number of tokens of a step", std::to_string(now.batch_tokens), std::to_string(before.batch_tokens)),
-        now.ranks == before.ranks ? ""
-                                  : concat(" (", change("the number of ranks", std::to_string(now.ranks),
-                                                        std::to_string(before.ranks)),
-                                           "; train.batch_tokens=", before.batch_tokens, " keeps the batch)")));
+        ranks, ", which train.batch_tokens=", before.batch_tokens, " keeps"));
   }
   for (std::string& text : data_changes(before, now)) changes.push_back(std::move(text));
+  if (now.tokenizer != before.tokenizer) changes.push_back("the tokenizer is another one");
   if (changes.empty()) return;
   std::string list;
   for (const std::string& text : changes) list += (list.empty() ? "" : "; ") + text;
   throw_usage("--resume: this is not the run in ", run_dir.path(), ": ", list,
               ". For a new run from its weights: model.init_from=", run_dir.path(), " and another run.dir");
+}
+
+void complete_from_run(Config& config, const std::set<std::string>& given, const RunDir& run_dir) {
+  const Config stored = load_config(run_dir.config());
+  for (const ConfigKey& key : config_schema()) {
+    const bool settled = key.section == "model" || key.name() == "data.tokenizer";
+    if (settled && given.count(key.name()) == 0) key.set(config, key.get(stored));
+  }
 }
 
 void restore_state(const Checkpoint* checkpoint, const Context& context, Communicator& communicator,

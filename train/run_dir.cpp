@@ -58,10 +58,9 @@ void RunDir::check(Existing existing_run) const {
   require(files.empty() || existing_run != Existing::refuse, "run.dir ", path_, ": already holds a run (",
           files.empty() ? "" : fs::path(files[0]).filename().string(),
           "); choose another run.dir, go on with it by --resume, or replace it with --overwrite");
-  require(existing_run != Existing::resume || fs::exists(checkpoints(), ignored) || !fs::exists(weights(), ignored),
-          "run.dir ", path_,
-          ": --resume: holds trained weights, but no checkpoint to go on from; model.init_from=", path_,
-          " starts from the weights, in another run.dir, and --overwrite replaces them");
+  if (fs::is_symlink(checkpoints(), ignored) && !fs::exists(checkpoints(), ignored)) {
+    throw_runtime(checkpoints(), ": is a link that leads nowhere");
+  }
 
   const std::vector<fs::path> made = make_folders(path_);
   const std::string probe = path_ + "/.greyhound-probe-" + std::to_string(getpid());
@@ -78,11 +77,23 @@ void RunDir::check(Existing existing_run) const {
 void RunDir::make_folder() const { make_folders(path_); }
 
 void RunDir::remove_files() const {
-  for (const std::string& file : existing()) {
+  for (const std::string& file : {config(), tokenizer(), metrics()}) {
     std::error_code error;
-    if (file == weights()) continue;
-    fs::remove_all(file, error);
+    fs::remove(file, error);
     if (error) throw_runtime(file, ": cannot be removed: ", error.message());
+  }
+  std::error_code error;
+  if (!fs::exists(weights(), error)) return;
+  fs::rename(weights(), previous_weights(), error);
+  if (error) throw_runtime(weights(), ": cannot be renamed: ", error.message());
+}
+
+void RunDir::remove_unfinished_files() const {
+  std::error_code ignored;
+  for (fs::directory_iterator entry(path_, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    const bool ours = name.rfind("config.yaml.", 0) == 0 || name.rfind("tokenizer.json.", 0) == 0;
+    if (ours && entry->path().extension() == ".tmp") fs::remove(entry->path(), ignored);
   }
 }
 

@@ -15,6 +15,7 @@ class RunDir {
   std::string tokenizer() const { return path_ + "/tokenizer.json"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string weights() const { return path_ + "/model.safetensors"; }
+  std::string previous_weights() const { return path_ + "/model.previous.safetensors"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
   // Files of a run that are there now.
@@ -24,7 +25,7 @@ class RunDir {
   enum class Existing {
     refuse,     // a usage Error
     overwrite,  // replaced
-    resume,     // it goes on; without a checkpoint it starts anew, unless it has trained weights
+    resume,     // it goes on
   };
   // Throws when the folder holds what is not wanted (usage Error) or a file cannot be made in it (runtime Error).
   // Leaves nothing behind, not even a folder: it is asked long before there is something to write.
@@ -32,8 +33,10 @@ class RunDir {
 
   // Makes the folder, and leaves what is there.
   void make_folder() const;
-  // Removes the files of an earlier run and no others. Its weights stay until those of the new run replace them: a run
-  // that fails early costs nobody a trained model.
+  // Removes what a write that was interrupted left.
+  void remove_unfinished_files() const;
+  // Removes the files of an earlier run but its checkpoints, and no others. Its weights stay, under another name, until
+  // there are those of the new run: a run that fails early costs nobody a trained model.
   void remove_files() const;
 
   // For commands that read a run: throws a usage Error unless its config, weights and tokenizer are there.

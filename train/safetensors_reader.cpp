@@ -88,7 +88,7 @@ class Header {
 
   // A whole number that cannot be negative.
   std::uint64_t read_size(const std::string& name, const json& value) const {
-    if (!value.is_number_unsigned()) fail(name, ": expected a whole number, found ", value.dump());
+    if (!value.is_number_unsigned()) fail(name, ": expected a whole number, found ", json_shown(value));
     return value.get<std::uint64_t>();
   }
 

@@ -1,6 +1,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/bpe_split.h>
 #include <greyhound/train/input_file.h>
+#include <greyhound/train/json_error.h>
 #include <greyhound/train/lines.h>
 #include <greyhound/train/text_file_check.h>
 #include <greyhound/train/tokenize_files.h>
@@ -258,7 +259,7 @@ std::string json_text(std::string_view line, const char* key, const std::string&
     const nlohmann::json json = nlohmann::json::parse(line);
     if (json.is_object() && json.contains(key) && json[key].is_string()) return json[key];
   } catch (const nlohmann::json::exception& error) {
-    throw_runtime(where, ": expected a line of JSON: ", error.what());
+    throw_runtime(where, ": expected a line of JSON: ", json_error_text(error.what()));
   }
   throw_runtime(where, ": expected an object with a string \"", key, "\"");
 }

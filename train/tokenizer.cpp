@@ -114,7 +114,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
     const nlohmann::json json = nlohmann::json::parse(contents);
     const std::string kind = json.at("kind");
     const nlohmann::json& size = json.at("vocab_size");
-    require(size.is_number_unsigned() && size <= most_tokens, "vocab_size is ", one_line(size.dump()),
+    require(size.is_number_unsigned() && size <= most_tokens, "vocab_size is ", json_shown(size),
             ", expected a number up to ", most_tokens);
     const std::int64_t vocab_size = size;
     Tokenizer tokenizer;
@@ -138,11 +138,10 @@ Tokenizer Tokenizer::load(const std::string& path) {
   }
 }
 
-void Tokenizer::save(const std::string& path) const {
-  if (kind_ == TokenizerKind::bpe) {
-    write_atomically(path, vocabulary_->to_tokenizer_json());
-    return;
-  }
+void Tokenizer::save(const std::string& path) const { write_atomically(path, to_json()); }
+
+std::string Tokenizer::to_json() const {
+  if (kind_ == TokenizerKind::bpe) return vocabulary_->to_tokenizer_json();
   nlohmann::ordered_json json;
   json["kind"] = kind_names[static_cast<int>(kind_)];
   json["vocab_size"] = vocab_size_;
@@ -151,7 +150,7 @@ void Tokenizer::save(const std::string& path) const {
     for (const char32_t symbol : symbols_) append_utf8(text, symbol);
     json["symbols"] = text;
   }
-  write_atomically(path, json.dump() + "\n");
+  return json.dump() + "\n";
 }
 
 std::int32_t Tokenizer::token_of(char32_t symbol) const {

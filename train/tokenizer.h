@@ -32,6 +32,7 @@ class Tokenizer {
   // {"kind": "char", "vocab_size": 65, "symbols": "\n !..."}. Both throw an Error that names the file.
   static Tokenizer load(const std::string& path);
   void save(const std::string& path) const;
+  std::string to_json() const;  // what save() writes
 
   TokenizerKind kind() const { return kind_; }
   std::int64_t vocab_size() const { return vocab_size_; }

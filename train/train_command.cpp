@@ -87,24 +87,40 @@ void write_run_files(const RunDir& run_dir, const Config& config, const Tokenize
   tokenizer.save(run_dir.tokenizer());
 }
 
-// Whether this run may write there; the checkpoint that --resume goes on from.
-std::optional<Checkpoint> look_into(const RunDir& run_dir, const TrainOptions& options) {
-  run_dir.check(options.resume      ? RunDir::Existing::resume
-                : options.overwrite ? RunDir::Existing::overwrite
-                                    : RunDir::Existing::refuse);
-  if (!options.resume) return std::nullopt;
-  std::optional<FolderLock> lock;  // nobody else is writing checkpoints
+// What the root rank found in run.dir.
+struct Found {
+  std::shared_ptr<FolderLock> lock;      // when the folder is there
+  std::optional<Checkpoint> checkpoint;  // that --resume goes on from
+};
+
+// Throws an Error unless this run may write there.
+Found look_into(const RunDir& run_dir, const TrainOptions& options) {
+  const RunDir::Existing policy = options.resume      ? RunDir::Existing::resume
+                                  : options.overwrite ? RunDir::Existing::overwrite
+                                                      : RunDir::Existing::refuse;
+  Found found;
   std::error_code ignored;
-  if (std::filesystem::exists(run_dir.path(), ignored)) lock.emplace(run_dir.path());
+  if (std::filesystem::is_directory(run_dir.path(), ignored)) found.lock = std::make_shared<FolderLock>(run_dir.path());
+  run_dir.check(policy);
+  if (!options.resume) return found;
   std::vector<std::string> warnings;
-  std::optional<Checkpoint> checkpoint = CheckpointFolder(run_dir).newest(warnings);
+  found.checkpoint = CheckpointFolder(run_dir).newest(warnings);
   for (const std::string& warning : warnings) spdlog::warn("{}", warning);
-  if (!checkpoint) {
-    spdlog::info("no checkpoint in {}: starting the run", run_dir.path());
-    return checkpoint;
-  }
-  spdlog::info("resuming from {}", checkpoint->folder());
-  return checkpoint;
+  if (found.checkpoint) return found;
+  require(!std::filesystem::exists(run_dir.weights(), ignored), "run.dir ", run_dir.path(),
+          ": --resume: holds trained weights, but no checkpoint to go on from; model.init_from=", run_dir.path(),
+          " starts from the weights, in another run.dir, and --overwrite replaces them");
+  return found;
+}
+
+// The folder belongs to this process from here on.
+std::shared_ptr<FolderLock> take_folder(const RunDir& run_dir, const Found& found) {
+  if (found.lock) return found.lock;
+  run_dir.make_folder();
+  auto lock = std::make_shared<FolderLock>(run_dir.path());
+  if (!run_dir.existing().empty())
+    throw_runtime("run.dir ", run_dir.path(), ": another greyhound made a run meanwhile");
+  return lock;
 }
 
 }  // namespace
@@ -113,18 +129,34 @@ void train_command(const TrainOptions& options) {
   const StopRequest stop;  // before work that takes long: a signal meanwhile counts
   const std::unique_ptr<Communicator> communicator = make_host_communicator();
   set_up_console(communicator->rank());
-  Config config = load_config(options.config, options.overrides, complete_model_section);
+  const auto complete = [&](Config& config, const std::set<std::string>& given) {
+    const RunDir run_dir(config.run.dir);
+    const bool resumes = options.resume && !CheckpointFolder(run_dir).steps().empty();
+    if (!resumes || config.model.init_from.empty()) return complete_model_section(config, given);
+    complete_from_run(config, given, run_dir);
+  };
+  Config config = load_config(options.config, options.overrides, complete);
   const RunDir run_dir(config.run.dir);
-  std::optional<Checkpoint> checkpoint;
-  if (communicator->is_root()) checkpoint = look_into(run_dir, options);
+  Found found;
+  if (communicator->is_root()) found = look_into(run_dir, options);
+  const std::optional<Checkpoint>& checkpoint = found.checkpoint;
 
   const ComputeDevice device = choose_device(config.run.device);
   const BatchPlan batch =
       plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, communicator->size());
   const bool resumed = broadcast(checkpoint ? 1 : 0, device.context, *communicator) != 0;
   RunData data = open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
-  const CheckpointInfo info = describe_run(config, batch, data_files(config));
-  if (checkpoint) require_same_run(*checkpoint, info, run_dir);
+  const CheckpointInfo info = describe_run(config, batch, data.tokenizer, data_files(config));
+  if (checkpoint) {
+    require_same_run(*checkpoint, info, run_dir);
+    const CheckpointFolder checkpoints(run_dir);
+    checkpoints.publish_weights(checkpoint->info().step);  // a crash may have come between
+    checkpoints.tidy(checkpoint->info().step, config.checkpoint.keep);
+    run_dir.remove_unfinished_files();
+    spdlog::info("resuming from {}", checkpoint->folder());
+  } else if (options.resume) {
+    spdlog::info("no checkpoint in {}: starting the run", run_dir.path());
+  }
   const std::int64_t step = broadcast(checkpoint ? checkpoint->info().step : 0, device.context, *communicator);
   if (step >= config.train.max_steps) {
     spdlog::info("the run in {} is finished: {} of {}; a larger train.max_steps goes on with it", run_dir.path(),
@@ -142,14 +174,16 @@ void train_command(const TrainOptions& options) {
   }
 
   const auto make_run_files = [&] { write_run_files(run_dir, config, data.tokenizer); };
-  std::optional<FolderLock> lock;
+  std::shared_ptr<FolderLock> lock;
   if (communicator->is_root()) {
-    run_dir.make_folder();
-    lock.emplace(run_dir.path());
-    if (!resumed) run_dir.remove_files();
+    lock = take_folder(run_dir, found);
+    if (!resumed) {
+      CheckpointFolder(run_dir).remove_all();
+      run_dir.remove_files();
+    }
     make_run_files();
   }
-  TrainingLoop(device.context, *communicator, config, batch, {run_dir, info, make_run_files, resumed, checkpoint},
+  TrainingLoop(device.context, *communicator, config, batch, {run_dir, lock, info, make_run_files, resumed, checkpoint},
                buffers, data, stop)
       .run();
 }

@@ -45,6 +45,7 @@ class Trainer final : public Stateful {
 
   std::int64_t steps() const { return steps_; }  // done so far, skipped ones among them
   std::int64_t skipped_steps() const { return skipped_steps_; }
+  bool last_step_skipped() const { return skipped_in_a_row_ > 0; }
   std::int64_t tokens() const;  // of the steps so far, over all ranks
   double epoch() const { return loader_.epoch(); }
 

@@ -48,7 +48,7 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
     spdlog::warn("{} ends at step {}, the checkpoint is of step {}", run_dir_.metrics(), metrics_->last_step(),
                  first_step_);
   }
-  saver_.emplace(context, config, run_dir_, start.info, parameters, trainer_, start.make_run_files);
+  saver_.emplace(context, config, run_dir_, start.lock, start.info, parameters, trainer_, start.make_run_files);
 }
 
 void TrainingLoop::run() {
@@ -63,13 +63,16 @@ void TrainingLoop::run() {
   if (saver_ && trainer_.steps() > first_step_) {  // untrained weights are not worth those of an earlier run
     metrics_->sync();
     saver_->save_now();
+    metrics_->flush();  // the folder may be there again
   }
   log_end();
 }
 
 void TrainingLoop::log_start() const {
-  spdlog::info("training: {}{} of {}", first_step_ > 0 ? fmt::format("from step {} to ", first_step_) : "",
-               counted(config_.train.max_steps, "step"), counted(plan_.tokens(), "token"));
+  const std::int64_t last = config_.train.max_steps;
+  spdlog::info("training: {} of {}",
+               first_step_ == 0 ? counted(last, "step") : fmt::format("steps {} to {}", first_step_ + 1, last),
+               counted(plan_.tokens(), "token"));
 }
 
 void TrainingLoop::train_one_step() {
@@ -97,17 +100,24 @@ void TrainingLoop::train_one_step() {
   log_step(metrics, result);
   trainer_.check_progress();
   if (due(config_.sample.every)) print_sample();
-  if (!saver_) return;
+  if (saver_) save_at_interval();
+}
+
+void TrainingLoop::save_at_interval() {
   saver_->check();
-  if (config_.checkpoint.every > 0 && trainer_.steps() % config_.checkpoint.every == 0 && !finished()) {
-    metrics_->sync();  // the log of a checkpoint's steps lasts as well
-    saver_->save();
-  }
+  const bool at_interval = config_.checkpoint.every > 0 && trainer_.steps() % config_.checkpoint.every == 0;
+  save_due_ = (save_due_ || at_interval) && !finished();
+  // A run about to fail must not push its healthy checkpoints out.
+  if (!save_due_ || trainer_.last_step_skipped()) return;
+  save_due_ = false;
+  metrics_->sync();  // the log of a checkpoint's steps lasts as well
+  saver_->save();
 }
 
 void TrainingLoop::write_metrics(const StepMetrics& metrics) {
   if (!metrics_) return;
   try {
+    saver_->check_folder();
     metrics_->write(metrics);
     metrics_failed_ = false;
   } catch (const Error& error) {
@@ -176,6 +186,7 @@ void TrainingLoop::print_sample() {
 // Skipped steps and those that failed half-way left the last good weights.
 void TrainingLoop::save_after_failure() noexcept {
   if (!saver_ || trainer_.steps() == first_step_) return;
+  if (trainer_.last_step_skipped() && saver_->has_checkpoints()) return;  // the newest may be from before the trouble
   try {
     trainer_.forget_unfinished_step();
     saver_->save_now();

@@ -21,6 +21,7 @@ bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& 
 // How a run begins and where it is kept.
 struct RunStart {
   RunDir run_dir;
+  std::shared_ptr<FolderLock> lock;      // of the root rank
   CheckpointInfo info;                   // describe_run()
   std::function<void()> make_run_files;  // in a folder that is there or not; see CheckpointSaver
   bool resumed = false;                  // the same on every rank
@@ -44,6 +45,7 @@ class TrainingLoop {
   void log_start() const;
   void train_one_step();
   void write_metrics(const StepMetrics& metrics);
+  void save_at_interval();
   void log_step(const StepMetrics& metrics, const StepResult& result);
   void validate(StepMetrics& metrics);
   void print_sample();
@@ -68,6 +70,7 @@ class TrainingLoop {
   std::optional<MetricsFile> metrics_;
   std::optional<CheckpointSaver> saver_;
   bool metrics_failed_ = false;
+  bool save_due_ = false;
 
   std::optional<double> val_loss_;  // the last one
   Clock::time_point start_ = Clock::now();

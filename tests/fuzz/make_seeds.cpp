@@ -95,6 +95,7 @@ void make_seeds(const std::string& folder) {
   info.values = {{"integer", std::int64_t{-1}}, {"real", 0.5}, {"text", std::string("a")}};
   info.config = {{"model.n_layer", "2"}, {"optimizer.lr", "0.01"}, {"run.device", "\"cpu\""}};
   info.data = {{"a.txt", 100, "0123"}};
+  info.tokenizer = "4567";
   write_atomically(make_folder(folder, "checkpoint") + "/state", to_json(info));
   const std::string sum = "{\"bytes\": 2, \"hash\": \"" + content_hash("{}") + "\"}";
   write_atomically(folder + "/checkpoint/manifest",

@@ -131,6 +131,23 @@ TEST_CASE("bpe files: a tokenizer that is something else is refused, and what it
   }
 }
 
+TEST_CASE("bpe files: what nests without end is one clear line") {
+  const std::string deep = deep_list();
+  const struct {
+    std::string text, message;
+  } cases[] = {
+      {"{\"model\": {\"type\": " + deep + "}}", "1: t.json: model.type is a list: expected \"BPE\""},
+      {"{\"model\": {\"type\": \"BPE\"}, \"pre_tokenizer\": " + deep + "}",
+       "1: t.json: pre_tokenizer is a list: expected \"ByteLevel\", as in GPT-2"},
+      {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": " + deep +
+           "}}, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}",
+       "1: t.json: model.vocab: the token \"a\" has id a list: expected a number from 0"},
+  };
+  for (const auto& test : cases) {
+    CHECK(error_of([&] { BpeVocabulary::parse_tokenizer_json(test.text, "t.json"); }) == test.message);
+  }
+}
+
 TEST_CASE("bpe files: malformed ones are one clear line") {
   for (const char* text : {"", "[]", "{}", "3", "{\"model\": 3}", "{\"model\": {}}", "{\"model\": {\"type\": \"BPE\"}}",
                            "\xFF", "{\"model\": {\"type\":", "null"}) {

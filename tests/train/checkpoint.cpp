@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <functional>
 
 using namespace greyhound;
 using namespace greyhound::testing;
@@ -22,7 +23,7 @@ StateCopy state_of(ToyRun& run) {
 }
 
 CheckpointInfo info_of(const ToyRun& run, const StateSnapshot& snapshot) {
-  CheckpointInfo info = describe_run(run.config, run.batch, {});
+  CheckpointInfo info = describe_run(run.config, run.batch, run.data.tokenizer, {});
   info.step = run.trainer->steps();
   info.tokens = run.trainer->tokens();
   info.values = snapshot.values();
@@ -108,10 +109,11 @@ TEST_CASE("checkpoint: the files are what other programs read") {
 }
 
 TEST_CASE("checkpoint: state.json is read back with every kind of value") {
-  CheckpointInfo info = describe_run(toy(), plan_batch(2, 54, 9, 1), {{"a \"b\".txt", 12, "0f"}, {"c", 0, "1e"}});
+  CheckpointInfo info =
+      describe_run(toy(), plan_batch(2, 54, 9, 1), Tokenizer::bytes(), {{"a \"b\".txt", 12, "0f"}, {"c", 0, "1e"}});
   info.step = 7;
   info.tokens = 378;
-  info.values = {{"a", std::int64_t{-3}}, {"b", 0.1},    {"c", std::string("tab\tand é")},
+  info.values = {{"a", std::int64_t{-3}}, {"b", 0.1},       {"c", std::string("tab\tand é")},
                  {"d", HUGE_VAL},         {"e", -HUGE_VAL}, {"f", std::nan("")}};
   const CheckpointInfo read = parse_checkpoint_info(to_json(info), "state.json");
   CHECK(read.step == 7);
@@ -124,7 +126,7 @@ TEST_CASE("checkpoint: state.json is read back with every kind of value") {
 }
 
 TEST_CASE("checkpoint: a state.json that is something else is one clear line") {
-  const std::string good = to_json(describe_run(toy(), plan_batch(2, 54, 9, 1), {{"a", 12, "0f"}}));
+  const std::string good = to_json(describe_run(toy(), plan_batch(2, 54, 9, 1), Tokenizer::bytes(), {{"a", 12, "0f"}}));
   const struct {
     const char *before, *after, *message;
   } cases[] = {
@@ -138,6 +140,7 @@ TEST_CASE("checkpoint: a state.json that is something else is one clear line") {
       {"\"values\": {}", "\"values\": {\"a\": [1]}", "values: a: expected an integer, a real or a text, found a list"},
       {"\"values\": {}", "\"values\": {\"a\": 9223372036854775807}", "values: a: expected an integer"},
       {"\"values\": {}", "\"values\": {\"a\": {\"real\": \"x\"}}", "values: a: expected an integer"},
+      {"\"tokenizer\"", "\"token\"", "has no tokenizer"},
       {"\"bytes\": 12", "\"bytes\": \"12\"", "bytes: expected a whole number"},
       {"\"model.n_layer\": 2", "\"model.n_layer\": {}", "config: model.n_layer: expected a value"},
       {"{", "[", "is not JSON"},
@@ -155,7 +158,8 @@ TEST_CASE("checkpoint: a state.json that is something else is one clear line") {
 
 TEST_CASE("checkpoint: truncated files, flipped bytes and missing files are found, and the next older one is taken") {
   for (const char* name : files) {
-    for (const char* damage : {"truncated", "flipped at the start", "flipped at the end", "longer", "missing", "empty"}) {
+    for (const char* damage :
+         {"truncated", "flipped at the start", "flipped at the end", "longer", "missing", "empty"}) {
       CAPTURE(name);
       CAPTURE(damage);
       SavedRun saved;
@@ -203,6 +207,7 @@ TEST_CASE("checkpoint: empty folders, unfinished ones and others' files are no c
   fs::create_directories(saved.checkpoints.path(4));
   fs::create_directories(saved.folder / "checkpoints/.step_00000009.tmp");
   fs::create_directories(saved.folder / "checkpoints/step_12.damaged");
+  fs::copy(saved.checkpoints.path(3), saved.folder / "checkpoints/step_999", fs::copy_options::recursive);
   write_file(saved.folder / "checkpoints/step_notes.txt", "mine");
   CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{1, 2, 3, 4});
   CHECK(saved.newest_step() == 3);
@@ -227,6 +232,30 @@ TEST_CASE("checkpoint: the newest are kept, and what an interrupted save left go
   CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{4});
   CHECK(saved.newest_step() == 4);
   CHECK(saved.warnings.empty());
+
+  // What claims to be later is not of this run, and pushes nothing out.
+  fs::create_directories(saved.checkpoints.path(77));
+  // Of a checkpoint that was moved elsewhere, the link goes and not what it leads to.
+  fs::rename(saved.checkpoints.path(4), saved.folder / "archive");
+  fs::create_directory_symlink(saved.folder / "archive", saved.checkpoints.path(4));
+  saved.run.trainer->step();
+  save(saved.run, saved.run_dir, 1);
+  CHECK(saved.checkpoints.steps() == std::vector<std::int64_t>{5, 77});
+  CHECK(fs::exists(saved.folder / "archive/manifest.json"));
+}
+
+TEST_CASE("checkpoint: removing all leaves a link to another disk, and others' files") {
+  SavedRun saved;
+  write_file(saved.folder / "checkpoints/notes.txt", "mine");
+  saved.checkpoints.remove_all();
+  CHECK(saved.checkpoints.steps().empty());
+  CHECK(read_file(saved.folder / "checkpoints/notes.txt") == "mine");
+  fs::rename(saved.folder / "checkpoints", saved.folder / "disk");
+  fs::create_directory_symlink(saved.folder / "disk", saved.folder / "checkpoints");
+  save(saved.run, saved.run_dir);
+  saved.checkpoints.remove_all();
+  CHECK(saved.checkpoints.steps().empty());
+  CHECK(fs::is_symlink(saved.folder / "checkpoints"));
 }
 
 TEST_CASE("checkpoint: one of another model is refused with the tensor that does not fit") {
@@ -234,11 +263,34 @@ TEST_CASE("checkpoint: one of another model is refused with the tensor that does
   const Checkpoint checkpoint(saved.checkpoints.path(3));
   const auto restore_into = [&](const std::vector<std::string>& overrides) {
     ToyRun other(toy(overrides));
-    return error_of(
-        [&] { checkpoint.restore(other.context, other.buffers.model.parameters(), *other.trainer); });
+    return error_of([&] { checkpoint.restore(other.context, other.buffers.model.parameters(), *other.trainer); });
   };
   CHECK(restore_into({}) == "no error");
   CHECK(contains(restore_into({"model.n_embd=24"}), "expected shape"));
   CHECK(contains(restore_into({"model.n_layer=1"}), "which this run does not have"));
   CHECK(contains(restore_into({"model.n_layer=3"}), "has no tensor h.2."));
+}
+
+TEST_CASE("checkpoint: counters that contradict each other, and another tokenizer, are refused") {
+  SavedRun saved;
+  StateSnapshot snapshot(saved.run.context);
+  snapshot.take(*saved.run.trainer);
+  const CheckpointInfo now = describe_run(saved.run.config, saved.run.batch, saved.run.data.tokenizer, {});
+  const auto refusal = [&](const std::function<void(CheckpointInfo&)>& edit) {
+    CheckpointInfo info = info_of(saved.run, snapshot);
+    edit(info);
+    saved.checkpoints.save(info, saved.run.buffers.model.parameters(), snapshot.tensors(), 0);
+    return error_of([&] { require_same_run(Checkpoint(saved.checkpoints.path(3)), now, saved.run_dir); });
+  };
+  const auto set = [](const char* name, StateValue value) {
+    return [name, value](CheckpointInfo& info) { info.values[name] = value; };
+  };
+  CHECK(refusal([](CheckpointInfo&) {}) == "no error");
+  const std::string path = "1: " + saved.checkpoints.path(3) + "/state.json: ";
+  CHECK(refusal(set("loader.step", std::int64_t{-5})) == path + "loader.step is -5, but step is 3");
+  CHECK(refusal(set("trainer.steps", std::int64_t{5000})) == path + "trainer.steps is 5000, but step is 3");
+  CHECK(refusal(set("trainer.skipped_steps", std::int64_t{-1})) == path + "trainer.skipped_steps is -1, of 3 steps");
+  CHECK(refusal(set("loader.step", 3.0)) == path + "has no integer loader.step");
+  CHECK(refusal([](CheckpointInfo& info) { info.values.erase("loader.step"); }) == path + "has no integer loader.step");
+  CHECK(contains(refusal([](CheckpointInfo& info) { info.tokenizer = "another"; }), "the tokenizer is another one"));
 }

@@ -17,19 +17,21 @@ struct SavingRun {
   ToyRun run;
   RunDir run_dir{folder / "run"};
   int files_made = 0;
+  std::shared_ptr<FolderLock> lock = make_files();
   CheckpointSaver saver;
 
   explicit SavingRun(const std::vector<std::string>& overrides)
       : run(toy(overrides)),
-        saver(run.context, run.config, run_dir, describe_run(run.config, run.batch, {}),
+        saver(run.context, run.config, run_dir, lock, describe_run(run.config, run.batch, run.data.tokenizer, {}),
               run.buffers.model.parameters(), *run.trainer, [this] { make_files(); }) {
-    make_files();
+    lock.reset();  // the saver's
     run.trainer->step();
   }
-  void make_files() {
+  std::shared_ptr<FolderLock> make_files() {
     ++files_made;
     fs::create_directories(run_dir.path());
     write_file(run_dir.config(), to_yaml(run.config));
+    return files_made == 1 ? std::make_shared<FolderLock>(run_dir.path()) : nullptr;
   }
   void occupy() { write_file(run_dir.checkpoints(), "a file where a folder must be"); }
   std::vector<std::int64_t> steps() const { return CheckpointFolder(run_dir).steps(); }
@@ -89,7 +91,8 @@ TEST_CASE("saving: a failure is a warning or the end, as the run says, and the n
 TEST_CASE("saving: the last save of a run must succeed") {
   SavingRun saving({});
   saving.occupy();
-  CHECK(contains(error_of([&] { saving.saver.save_now(); }), "1: cannot make the folder " + saving.run_dir.checkpoints()));
+  CHECK(contains(error_of([&] { saving.saver.save_now(); }),
+                 "1: cannot make the folder " + saving.run_dir.checkpoints()));
   fs::remove(saving.run_dir.checkpoints());
   saving.saver.save_now();
   CHECK(saving.steps() == std::vector<std::int64_t>{1});
@@ -108,6 +111,11 @@ TEST_CASE("saving: a run folder that somebody removed is made again, or ends the
     CHECK(fs::exists(saving.run_dir.config()));
     CHECK(saving.steps() == std::vector<std::int64_t>{2});
   }
+  SavingRun replaced({});
+  fs::rename(replaced.run_dir.path(), replaced.folder / "moved");
+  fs::create_directories(replaced.run_dir.path());
+  CHECK(contains(error_of([&] { replaced.saver.save_now(); }), "another folder stands there now"));
+  CHECK(fs::is_empty(replaced.run_dir.path()));
   SavingRun stops({"checkpoint.on_error=stop"});
   fs::remove_all(stops.run_dir.path());
   CHECK(contains(error_of([&] { stops.saver.save_now(); }), "1: run.dir " + stops.run_dir.path() + ": was removed"));

@@ -174,16 +174,20 @@ TEST_CASE("program: a step that fails leaves the weights of the steps before it"
   CHECK(contains(outcome.out, "1 token shard,"));
   CHECK(fs::exists(folder / "run/tokenizer.json"));
 
-  // When the weights cannot be saved either, that is not what is reported as the error.
-  fs::remove(folder / "run/model.safetensors");
-  fs::create_directories(folder / "run/model.safetensors/occupied");
+  // When they cannot be saved either, that is not what is reported as the error, and the old ones are still there.
+  const std::string weights = read_file(folder / "run/model.safetensors");
   Arguments again = arguments;
   again.push_back("--overwrite");
-  const Outcome both = run(folder, again);
+  const Outcome both = Program(folder, again, {}, limit_files).wait();
   CAPTURE(both.error);
   CHECK(both.exit_code == 1);
   CHECK(contains(both.error, "greyhound: warning: step 2 could not be saved"));
   CHECK(contains(both.error, "greyhound: error: " + data));
+  CHECK(read_file(folder / "run/model.previous.safetensors") == weights);
+  CHECK_FALSE(fs::exists(folder / "run/model.safetensors"));
+  CHECK(run(folder, again).exit_code == 1);
+  CHECK(read_file(folder / "run/model.safetensors") == weights);
+  CHECK_FALSE(fs::exists(folder / "run/model.previous.safetensors"));
 }
 
 TEST_CASE("program: trains, samples, evaluates; refuses to write over a run") {

@@ -224,6 +224,11 @@ TEST_CASE("Hugging Face: folders without one of their files, and files of someth
   }
   write_file(hf + "/config.json", std::string(100000, '['));
   CHECK(contains(error(), "is not a JSON object"));
+  std::string config = read_file(fixture + "/config.json");
+  const std::size_t value = config.find(':', config.find("\"n_layer\"")) + 1;
+  config.replace(value, config.find_first_of(",}\n", value) - value, deep_list());
+  write_file(hf + "/config.json", config);
+  CHECK(contains(error(), "config.json: n_layer: expected a whole number from 1 to 65536, found a list"));
   write_file(hf + "/config.json", std::string(2 << 20, ' '));
   CHECK(contains(error(), "expected at most 1048576 bytes, found 2097152"));
 

@@ -112,6 +112,16 @@ TEST_CASE("metrics: a run that goes on keeps the lines up to its step, and nothi
     file.write(next);
     CHECK(read_file(path) == test.kept + line(test.after_step + 1));
   }
+  // What an editor or somebody else wrote is not lost.
+  std::string edited = line(1) + " " + line(2) + line(3);
+  write_file(path, edited);
+  MetricsFile{path, 3};
+  CHECK(read_file(path) == line(1));
+  CHECK(read_file(path + ".old") == edited);
+  edited = line(1);
+  edited.insert(edited.size() - 1, "\r");
+  write_file(path, edited + line(2));
+  CHECK(MetricsFile(path, 2).last_step() == 2);
 }
 
 TEST_CASE("metrics: lines that cannot be written come later, each once and whole") {

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <nlohmann/json.hpp>
 
@@ -64,6 +65,13 @@ class Program {
   std::string out_, error_;
   pid_t process_;
 };
+
+// To `prepare` a program with: the largest size of a file stands in for a full disk. Logs fit, weights do not.
+inline void limit_files() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{16000, 16000};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
 
 inline Outcome run(const TemporaryFolder& folder, const Arguments& arguments, const Arguments& environment = {}) {
   return Program(folder, arguments, environment).wait();

@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 #include <greyhound/train/checkpoint_folder.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <thread>
@@ -28,7 +27,8 @@ std::string config_file(const TemporaryFolder& folder) {
   shard("val.bin", 72 * 2 + 1, 5);
   return write_file(folder / "toy.yaml", concat("run: {dir: ", folder / "run", R"(, seed: 3, device: cpu}
 model: {n_layer: 2, n_head: 3, n_embd: 12, block_size: 12, vocab_size: 17, vocab_multiple: 8, dropout: 0.1}
-data: {train: ")", folder / "train_*.bin", "\", val: ", folder / "val.bin", R"(}
+data: {train: ")",
+                                                folder / "train_*.bin", "\", val: ", folder / "val.bin", R"(}
 optimizer: {lr: 1.0e-2}
 schedule: {warmup_steps: 5}
 train: {micro_batch: 2, batch_tokens: 72, max_steps: 40}
@@ -209,6 +209,39 @@ TEST_CASE("resume: more steps are the same run, other settings are another one")
   CHECK(contains(run(folder, {"train", config}).error, "--resume"));
 }
 
+TEST_CASE("resume: the weights that others read are those of the newest checkpoint, whatever a crash left") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder), run_dir = folder / "run";
+  const Arguments train = {"train", config, "train.max_steps=13", "--resume"};
+  check_ok(run(folder, train));
+  const std::string weights = read_file(run_dir + "/model.safetensors");
+  fs::remove(run_dir + "/model.safetensors");  // the crash came between the checkpoint's name and the link
+  fs::create_directories(run_dir + "/checkpoints/.step_00000026.tmp");
+  write_file(run_dir + "/config.yaml.123.tmp", "");
+  check_ok(run(folder, train));  // which is finished
+  CHECK(read_file(run_dir + "/model.safetensors") == weights);
+  CHECK_FALSE(fs::exists(run_dir + "/checkpoints/.step_00000026.tmp"));
+  CHECK_FALSE(fs::exists(run_dir + "/config.yaml.123.tmp"));
+}
+
+TEST_CASE("resume: a run that started from other weights goes on without them") {
+  const TemporaryFolder folder;
+  const std::string config = config_file(folder), source = folder / "run", run_dir = folder / "tuned";
+  check_ok(run(folder, {"train", config, "train.max_steps=6"}));
+  // Keys of the model that are left out are the source's.
+  std::string text = read_file(config);
+  const std::size_t model = text.find("model: "), end = text.find('\n', model);
+  text.replace(model, end - model, "model: {init_from: " + source + "}");
+  const std::string tuned = write_file(folder / "tuned.yaml", text);
+  const Arguments train = {"train", tuned, "run.dir=" + run_dir, "--resume"};
+  check_ok(run(folder, train));
+  const std::string straight = final_state(run_dir);
+  remove_after(run_dir, 13);
+  fs::remove_all(source);
+  check_ok(run(folder, train));
+  CHECK(final_state(run_dir) == straight);
+}
+
 TEST_CASE("resume: what cannot be gone on with is refused, and nothing is lost") {
   const TemporaryFolder folder;
   const std::string config = config_file(folder), run_dir = folder / "run";
@@ -229,6 +262,8 @@ TEST_CASE("resume: what cannot be gone on with is refused, and nothing is lost")
   CHECK(refused.exit_code == 2);
   CHECK(contains(refused.error, "holds trained weights, but no checkpoint to go on from"));
   CHECK(read_file(run_dir + "/model.safetensors") == weights);
+  fs::create_directories(run_dir + "/checkpoints");  // emptied by somebody
+  CHECK(run(folder, train).exit_code == 2);
   // --overwrite starts anew: no checkpoint of the old run stays.
   check_ok(run(folder, {"train", config, "train.max_steps=2", "schedule.warmup_steps=0", "--overwrite"}));
   CHECK(CheckpointFolder(RunDir(run_dir)).steps() == std::vector<std::int64_t>{2});
@@ -238,16 +273,12 @@ TEST_CASE("resume: a disk that is full leaves the last whole checkpoint, and say
   const TemporaryFolder folder;
   const std::string config = config_file(folder), run_dir = folder / "run";
   check_ok(run(folder, {"train", config, "train.max_steps=13", "--resume"}));
-  // The largest size of a file stands in for the disk: the log fits, a checkpoint does not.
-  const auto small_files = [] {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{20000, 20000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  };
   for (const char* policy : {"warn", "stop"}) {
     CAPTURE(policy);
-    const Outcome outcome = Program(folder, {"train", config, "--resume", "checkpoint.every=5",
-                                             concat("checkpoint.on_error=", policy)}, {}, small_files).wait();
+    const Outcome outcome =
+        Program(folder, {"train", config, "--resume", "checkpoint.every=5", concat("checkpoint.on_error=", policy)}, {},
+                limit_files)
+            .wait();
     CAPTURE(outcome.error);
     CHECK(outcome.exit_code == 1);  // the end of the run could not be saved
     CHECK(contains(outcome.error, "cannot write " + run_dir + "/checkpoints/"));

@@ -35,7 +35,8 @@ TEST_CASE("run folder: a run that is there is refused, or replaced without touch
   write_file(run.weights(), "old");
   run.remove_files();
   CHECK_FALSE(fs::exists(run.metrics()));
-  CHECK(read_file(run.weights()) == "old");  // until the first save
+  CHECK_FALSE(fs::exists(run.weights()));  // they do not fit the new configuration
+  CHECK(read_file(run.previous_weights()) == "old");
   CHECK(read_file(folder / "run/notes.txt") == "mine");
 }
 

@@ -110,6 +110,8 @@ TEST_CASE("safetensors: malformed files are one clear line and never read out of
       {"shape overflows", file_bytes(entry("F32", "[4294967296,4294967296,2]", "[0,8]"), eight), "expected more bytes"},
       {"shape overflows to the right number", file_bytes(entry("F32", "[4611686018427387905,1,2]", "[0,8]"), eight),
        "bytes for F32"},
+      {"a dimension that nests without end", file_bytes(entry("F32", "[" + deep_list() + "]", "[0,8]"), eight),
+       "expected a whole number, found a list"},
       {"negative dimension", file_bytes(entry("F32", "[-2]", "[0,8]"), eight), "expected a whole number, found -2"},
       {"bytes left over", file_bytes(entry("F32", "[1]", "[0,4]"), eight), "expected 4 bytes of data, found 8"},
       {"a gap", file_bytes(entry("F32", "[1]", "[4,8]"), eight), "leaves a gap"},

@@ -45,6 +45,9 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// JSON that nests deeper than a recursion can go.
+inline std::string deep_list() { return std::string(300000, '[') + std::string(300000, ']'); }
+
 // The bytes of a shard of the llm.c family; Id: uint16_t or uint32_t.
 template <class Id>
 std::string shard_bytes(const std::vector<Id>& ids) {
