@@ -1,5 +1,6 @@
 #include <greyhound/core/comm/launch.h>
 #include <greyhound/core/version.h>
+#include <greyhound/train/agreement.h>
 #include <greyhound/train/commands.h>
 #include <greyhound/train/compute_device.h>
 #include <greyhound/train/console.h>
@@ -76,27 +77,44 @@ void write_run_files(const RunDir& run_dir, const Config& config, const Tokenize
 
 void train_command(const TrainOptions& options) {
   const StopRequest stop;  // before work that takes long: a signal meanwhile counts
-  const std::unique_ptr<Communicator> communicator = make_host_communicator();
-  set_up_console(communicator->rank());
-  Config config = load_config(options.config, options.overrides, complete_model_section);
+  std::unique_ptr<Communicator> communicator = make_host_communicator();
+  set_up_console(communicator->rank(), communicator->size());
+  // What one rank cannot do, none of them begins.
+  Config config = get_together(
+      *communicator, [&] { return load_config(options.config, options.overrides, complete_model_section); });
+  require_same(*communicator, "the configurations of the ranks differ", facts_of(config));
+  require_same(*communicator, "the data of the ranks differs",
+               get_together(*communicator, [&] { return facts_of_files(config); }));
   const RunDir run_dir(config.run.dir);
-  if (communicator->is_root()) run_dir.check(options.overwrite);
+  run_together(*communicator, [&] {
+    if (communicator->is_root()) run_dir.check(options.overwrite);
+  });
 
-  const ComputeDevice device = choose_device(config.run.device);
-  const BatchPlan batch =
-      plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, communicator->size());
-  RunData data = open_run_data(config, batch, *communicator);
-  TrainingBuffers buffers(device.context, config, batch.micro_batch);
+  const ComputeDevice device = get_together(*communicator, [&] { return choose_device(config.run.device); });
+  if (device.context.device().is_cuda()) {
+    communicator = make_device_communicator(std::move(communicator), device.context);
+  }
+  const BatchPlan batch = get_together(*communicator, [&] {
+    return plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size,
+                      communicator->size());
+  });
+  RunData data = get_together(*communicator, [&] { return open_run_data(config, batch, *communicator); });
+  TrainingBuffers buffers = get_together(
+      *communicator, [&] { return TrainingBuffers(device.context, config, batch.micro_batch, batch.ranks); });
   log_run(config, batch, device, data, buffers, *communicator);
-  report_memory(device.context, config, batch);
-  buffers.allocate(device.context);
+  run_together(*communicator, [&] {
+    report_memory(device.context, config, batch);
+    buffers.allocate(device.context);
+  });
   if (stop_agreed(stop, device.context, *communicator)) {
     spdlog::info("stopped by {} before the first step; nothing was written",
                  stop.requested() ? stop.signal_name() : "another rank");
     return;
   }
 
-  if (communicator->is_root()) write_run_files(run_dir, config, data.tokenizer);
+  run_together(*communicator, [&] {
+    if (communicator->is_root()) write_run_files(run_dir, config, data.tokenizer);
+  });
   TrainingLoop(device.context, *communicator, config, batch, run_dir, buffers, data, stop).run();
 }
 

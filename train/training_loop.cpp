@@ -36,6 +36,7 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
       trainer_(context, communicator, config, batch, buffers, *data.train),
       stop_(stop) {
   if (communicator.is_root()) metrics_.emplace(run_dir.metrics());
+  communicator_.set_timeout(static_cast<double>(config.distributed.timeout_s));
 }
 
 void TrainingLoop::run() {
@@ -74,6 +75,7 @@ void TrainingLoop::train_one_step() {
   metrics.tokens_per_second = static_cast<double>(plan_.tokens()) / time;
   metrics.skipped_steps = trainer_.skipped_steps();
   metrics.ranks = communicator_.size();
+  metrics.comm_ms = communicator_.take_exposed_ms();
   if (data_.validation && due(config_.eval.every)) validate(metrics);
 
   if (metrics_) metrics_->write(metrics);
@@ -148,6 +150,10 @@ void TrainingLoop::save() {
 // Skipped steps and those that failed half-way left the last good weights.
 void TrainingLoop::save_after_failure() noexcept {
   if (trainer_.steps() == 0) return;
+  if (communicator_.failed()) {  // what the ranks made last may be in the weights
+    spdlog::warn("no weights are saved: those of other ranks are missing in them");
+    return;
+  }
   try {
     save();
     spdlog::info("saved the weights of step {} in {}", trainer_.steps(), run_dir_.weights());
