@@ -60,7 +60,8 @@ std::string ranks_text(const std::vector<std::size_t>& ranks) {
 std::vector<std::pair<std::string, std::vector<std::size_t>>> by_text(const std::vector<std::string>& texts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto found = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == texts[rank]; });
+    const auto found =
+        std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == texts[rank]; });
     if (found == groups.end()) {
       groups.push_back({texts[rank], {rank}});
     } else {
@@ -159,7 +160,8 @@ void require_same(Communicator& communicator, const std::string& what, const std
   if (communicator.size() == 1) return;
   const std::string own = pack(facts);
   const std::vector<std::string> hashes = gather_texts(communicator, content_hash(own));
-  if (std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes.front(); })) return;
+  if (std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes.front(); }))
+    return;
 
   std::vector<std::map<std::string, std::string>> all;
   for (const std::string& text : gather_texts(communicator, own)) all.push_back(unpack(text));
@@ -176,8 +178,10 @@ void require_same(Communicator& communicator, const std::string& what, const std
     if (groups.size() == 1 || ++named > most_named) continue;
     message += (named == 1 ? ": " : "; ") + name + " is ";
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      message += (i == 0 ? "" : i + 1 == groups.size() ? " and " : ", ") + groups[i].first + " on " +
-                 ranks_text(groups[i].second);
+      message += (i == 0                   ? ""
+                  : i + 1 == groups.size() ? " and "
+                                           : ", ") +
+                 groups[i].first + " on " + ranks_text(groups[i].second);
     }
   }
   if (named == 0) message += ": the same in another order";

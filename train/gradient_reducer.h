@@ -11,9 +11,9 @@
 namespace greyhound {
 
 // The gradient block is cut where ranges are complete and at least distributed.bucket_mb are waiting: the weight of an
-// untied head starts its way before the blocks' backward begins, a tied one, which the embedding adds to, is in the last
-// bucket. What a bucket holds does not change the sums, which are made element by element in the order of the ranks (on
-// the CPU; NCCL keeps its order for a number of ranks and a size).
+// untied head starts its way before the blocks' backward begins, a tied one, which the embedding adds to, is in the
+// last bucket. What a bucket holds does not change the sums, which are made element by element in the order of the
+// ranks (on the CPU; NCCL keeps its order for a number of ranks and a size).
 class GradientReducer {
  public:
   explicit GradientReducer(const Config::Distributed& settings) : settings_(settings) {}

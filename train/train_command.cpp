@@ -80,8 +80,8 @@ void train_command(const TrainOptions& options) {
   std::unique_ptr<Communicator> communicator = make_host_communicator();
   set_up_console(communicator->rank(), communicator->size());
   // What one rank cannot do, none of them begins.
-  Config config = get_together(
-      *communicator, [&] { return load_config(options.config, options.overrides, complete_model_section); });
+  Config config = get_together(*communicator,
+                               [&] { return load_config(options.config, options.overrides, complete_model_section); });
   require_same(*communicator, "the configurations of the ranks differ", facts_of(config));
   require_same(*communicator, "the data of the ranks differs",
                get_together(*communicator, [&] { return facts_of_files(config); }));

@@ -37,6 +37,7 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
       stop_(stop) {
   if (communicator.is_root()) metrics_.emplace(run_dir.metrics());
   communicator_.set_timeout(static_cast<double>(config.distributed.timeout_s));
+  communicator_.take_exposed_ms();  // setting up is no step's
 }
 
 void TrainingLoop::run() {

@@ -36,9 +36,9 @@ class Communicator {
   // Returns when every rank has called it, and what was on their contexts' streams before is done.
   virtual void barrier(const Context& context) = 0;
 
-  // A sum as all_reduce makes it, to the bit, that runs beside what the caller enqueues or computes meanwhile. It begins
-  // after the work that is on the context's stream now. `data` must not be touched before join(), after which the sums
-  // are there for the host (host memory) or for what is enqueued on the stream from then on (device memory).
+  // A sum as all_reduce makes it, to the bit, that runs beside what the caller enqueues or computes meanwhile. It
+  // begins after the work that is on the context's stream now. `data` must not be touched before join(), after which
+  // the sums are there for the host (host memory) or for what is enqueued on the stream from then on (device memory).
   virtual void start_all_reduce(const Context& context, const Tensor& data) = 0;
   virtual void join(const Context& context) = 0;
 

@@ -69,14 +69,16 @@ void require_gpus(const std::vector<GpuClaim>& claims) {
   for (std::size_t rank = 0; rank < claims.size(); ++rank) {
     const GpuClaim& claim = claims[rank];
     const LocalRank local = local_rank(hosts, static_cast<int>(rank));
-    const std::string who = concat("rank ", rank, " (local rank ", local.rank, " of ", local.size, " on ",
-                                   claim.host_name, ") sees ", claim.devices, " GPU", claim.devices == 1 ? "" : "s",
-                                   " (CUDA_VISIBLE_DEVICES ", claim.visible == "not set" ? "" : "= ", claim.visible, ")");
+    const std::string who =
+        concat("rank ", rank, " (local rank ", local.rank, " of ", local.size, " on ", claim.host_name, ") sees ",
+               claim.devices, " GPU", claim.devices == 1 ? "" : "s", " (CUDA_VISIBLE_DEVICES ",
+               claim.visible == "not set" ? "" : "= ", claim.visible, ")");
     require(claim.devices > 0, who, "; expected one for each rank");
     for (std::size_t other = 0; other < rank; ++other) {
       if (claims[other].host != claim.host || claims[other].gpu != claim.gpu) continue;
       throw_usage("more ranks than GPUs: ", who, " and would share ", claim.gpu, " with local rank ",
-                  local_rank(hosts, static_cast<int>(other)).rank, "; expected at most one rank for each GPU of a host");
+                  local_rank(hosts, static_cast<int>(other)).rank,
+                  "; expected at most one rank for each GPU of a host");
     }
   }
 }

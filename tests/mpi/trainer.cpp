@@ -1,12 +1,14 @@
 // Data parallel training, run by every rank: each compares what the ranks made with the run of one rank over the same
 // batch, which it makes for itself.
 #include <doctest/doctest.h>
+#include <greyhound/core/rng.h>
 #include <greyhound/train/evaluate.h>
 #include <tests/train/test_files.h>
 #include <tests/train/toy_run.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ranks.h"
 
@@ -102,7 +104,8 @@ TEST_CASE("ranks: losses over 20 steps are those of one rank, with unequal numbe
   const Config config = toy_of_ranks();
   ToyRun run(config, 1, &ranks());
   const std::vector<std::int64_t> valid = gathered(run.data.train->next().valid_targets);
-  if (ranks().size() > 1) CHECK(*std::max_element(valid.begin(), valid.end()) > *std::min_element(valid.begin(), valid.end()));
+  if (ranks().size() > 1)
+    CHECK(*std::max_element(valid.begin(), valid.end()) > *std::min_element(valid.begin(), valid.end()));
 
   const Curve one = train(config, 20, nullptr), all = train(config, 20, &ranks());
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
@@ -133,8 +136,8 @@ TEST_CASE("ranks: one batch or several micro-batches, whatever share of the targ
     const std::string shard = shard_with_zeros(folder, share, 500);
     // 24 rows: 24 x 1 micro-batch on one rank; up to 24, 12 or 8 rows and accumulation on several.
     const auto config = [&](const char* micro_batch) {
-      return toy({"data.train=" + shard, "data.val=", "data.ignore_token=0", "model.dropout=0", "train.batch_tokens=216",
-                  micro_batch});
+      return toy({"data.train=" + shard, "data.val=", "data.ignore_token=0", "model.dropout=0",
+                  "train.batch_tokens=216", micro_batch});
     };
     const FirstStep whole = first_step(config("train.micro_batch=24"), nullptr);
     CHECK((whole.result.valid_targets < 216) == (share > 0));

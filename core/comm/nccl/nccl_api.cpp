@@ -5,6 +5,9 @@
 
 #include <dlfcn.h>
 
+#include <string>
+#include <type_traits>
+
 namespace greyhound {
 
 namespace {

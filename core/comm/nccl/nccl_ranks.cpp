@@ -153,8 +153,8 @@ void NcclRanks::fail(const std::string& message) {
 }
 
 void NcclRanks::require_device(const ConstTensor& data, const char* what) const {
-  require(data.device == Device::cuda(device_) && data.contiguous(), what, ": expected contiguous memory of cuda:",
-          device_, ", got ", to_string(data.device));
+  require(data.device == Device::cuda(device_) && data.contiguous(), what,
+          ": expected contiguous memory of cuda:", device_, ", got ", to_string(data.device));
 }
 
 ncclDataType_t NcclRanks::type_of(const ConstTensor& data, const char* what) const {
@@ -222,18 +222,16 @@ void NcclRanks::all_gather(const Context& context, const ConstTensor& input, con
   require_device(output, "all_gather");
   require(input.dtype == output.dtype && input.elements() * size_ == output.elements(),
           "all_gather: ", input.elements(), " elements in, ", output.elements(), " out, ", size_, " ranks");
-  enqueue(context, "all_gather", [&] {
-    return nccl().all_gather(input.data, output.data, input.bytes(), ncclUint8, comm_, stream_);
-  });
+  enqueue(context, "all_gather",
+          [&] { return nccl().all_gather(input.data, output.data, input.bytes(), ncclUint8, comm_, stream_); });
   join(context);
 }
 
 void NcclRanks::broadcast(const Context& context, const Tensor& data, int root) {
   require_device(data, "broadcast");
   require(root >= 0 && root < size_, "broadcast: root ", root, " of ", size_, " ranks");
-  enqueue(context, "broadcast", [&] {
-    return nccl().broadcast(data.data, data.data, data.bytes(), ncclUint8, root, comm_, stream_);
-  });
+  enqueue(context, "broadcast",
+          [&] { return nccl().broadcast(data.data, data.data, data.bytes(), ncclUint8, root, comm_, stream_); });
   join(context);
 }
 

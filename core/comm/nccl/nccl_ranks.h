@@ -21,8 +21,8 @@ class NcclRanks final : public Communicator {
   // Over the caller's communicator and stream.
   NcclRanks(const Context& context, ncclComm_t comm, cudaStream_t stream);
   // Of its own, over the ranks of `host`, which hands the id round; `host` must outlive it. Watched by a thread, which
-  // aborts the communicator when a rank has ended, when NCCL reports an error, and on a time-out: work that waits on the
-  // device comes to an end, and check() says why.
+  // aborts the communicator when a rank has ended, when NCCL reports an error, and on a time-out: work that waits on
+  // the device comes to an end, and check() says why.
   NcclRanks(const Context& context, Communicator& host);
   ~NcclRanks() override;
 
@@ -60,8 +60,8 @@ class NcclRanks final : public Communicator {
   ncclComm_t comm_ = nullptr;  // nullptr after an abort
   cudaStream_t stream_ = nullptr;
   int rank_ = 0, size_ = 1;
-  Tensor one_;                                        // [1] int32 on the device, for barrier
-  cudaEvent_t before_ = nullptr, done_ = nullptr;     // the context's stream so far; the last collective
+  Tensor one_;                                     // [1] int32 on the device, for barrier
+  cudaEvent_t before_ = nullptr, done_ = nullptr;  // the context's stream so far; the last collective
   // Of a context's stream for collectives: recorded on either side of it.
   struct Wait {
     cudaEvent_t begin = nullptr, end = nullptr;

@@ -1,4 +1,4 @@
-#include <greyhound/core/comm/mpi_messages.h>
+#include <greyhound/core/comm/mpi/mpi_messages.h>
 
 #include <greyhound/core/error.h>
 
@@ -81,7 +81,8 @@ std::string MpiMessages::waited_for() const {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) missing.insert(ranks_[i]);
+    if (MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+      missing.insert(ranks_[i]);
   }
   if (missing.empty() || missing.count(everybody) > 0) return "the other ranks";
   std::string text;

@@ -25,8 +25,8 @@ class MpiMessages {
   // A collective of MPI's own, which waits for everybody.
   void add(MPI_Request request);
 
-  // Until all of them have arrived. Throws a runtime Error when a rank has ended, on a time-out, after cancel() and when
-  // that happened before. `what` is the collective, for the message.
+  // Until all of them have arrived. Throws a runtime Error when a rank has ended, on a time-out, after cancel() and
+  // when that happened before. `what` is the collective, for the message.
   void wait(const char* what);
 
   void set_timeout(double seconds) { timeout_ = seconds; }

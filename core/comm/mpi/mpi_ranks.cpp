@@ -1,6 +1,6 @@
 #include <greyhound/core/comm/mpi_ranks.h>
 
-#include <greyhound/core/comm/mpi_messages.h>
+#include <greyhound/core/comm/mpi/mpi_messages.h>
 #include <greyhound/core/comm/work_queue.h>
 #include <greyhound/core/error.h>
 
@@ -83,7 +83,10 @@ class MpiRanks final : public Communicator {
  public:
   // `asynchronous`: another thread than the caller's may call MPI while the caller does not.
   MpiRanks(MPI_Comm comm, bool asynchronous)
-      : comm_(comm), rank_(rank_in(comm)), size_(size_in(comm)), asynchronous_(asynchronous),
+      : comm_(comm),
+        rank_(rank_in(comm)),
+        size_(size_in(comm)),
+        asynchronous_(asynchronous),
         messages_(comm, Peers(exchange_processes(comm, size_), rank_)) {
     // The only scratch, made once: a part of a piece from every rank.
     staging_.resize(static_cast<std::size_t>(size_ * part_bytes));
@@ -202,7 +205,8 @@ class MpiRanks final : public Communicator {
    public:
     explicit Waiting(MpiRanks& ranks) : ranks_(ranks) { ranks_.queue_.join(); }
     ~Waiting() {
-      ranks_.exposed_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
+      ranks_.exposed_ms_ +=
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
     }
 
    private:
