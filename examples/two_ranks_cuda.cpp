@@ -1,5 +1,5 @@
-// The same as two_ranks.cpp in GPU memory: the trainer's own ncclComm_t and its own stream for communication are wrapped.
-// A GPU for each rank; the same losses for any number of ranks.
+// The same as two_ranks.cpp in GPU memory: the trainer's own ncclComm_t and its own stream for communication are
+// wrapped. A GPU for each rank; the same losses for any number of ranks.
 //   mpirun -np 2 ./two_ranks_cuda
 #include <cuda_runtime_api.h>
 #include <greyhound/core/comm/communicator.h>
@@ -90,8 +90,8 @@ void train(int rank, int size) {
     std::int64_t total = 0;
     MPI_Allreduce(&valid, &total, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     loss::CrossEntropyOptions options;
-    options.denominator = tensor(static_cast<void*>(on_device(std::vector<float>{static_cast<float>(total)})),
-                                 DType::fp32, {1}, 0, gpu);
+    options.denominator =
+        tensor(static_cast<void*>(on_device(std::vector<float>{static_cast<float>(total)})), DType::fp32, {1}, 0, gpu);
     sums.reset(context);
     loss::chunked_linear_cross_entropy(context, plan, in, options, gradients, workspace, sums);
 

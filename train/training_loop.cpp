@@ -151,8 +151,8 @@ void TrainingLoop::save() {
 // Skipped steps and those that failed half-way left the last good weights.
 void TrainingLoop::save_after_failure() noexcept {
   if (trainer_.steps() == 0) return;
-  if (communicator_.failed()) {  // what the ranks made last may be in the weights
-    spdlog::warn("no weights are saved: those of other ranks are missing in them");
+  if (communicator_.failed()) {  // the weights may hold a part of what the ranks add up
+    spdlog::warn("nothing is saved: a rank was lost in the middle of a step");
     return;
   }
   try {

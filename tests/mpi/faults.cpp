@@ -1,5 +1,5 @@
-// What becomes of a run when one of its ranks fails, or was started otherwise than the rest: every rank ends, in bounded
-// time, with a line that says which rank and why. Started by itself; starts mpirun.
+// What becomes of a run when one of its ranks fails, or was started otherwise than the rest: every rank ends, in
+// bounded time, with a line that says which rank and why. Started by itself; starts mpirun.
 #include "launched.h"
 
 #include <doctest/doctest.h>
@@ -88,9 +88,10 @@ TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it
 
 TEST_CASE("ranks: another configuration on one rank is refused with the keys and the ranks") {
   const TemporaryFolder folder;
-  check_agreed(folder, {3,
-                        {"train", toy_config(folder), "optimizer.lr=$LR", "loss.softcap=$CAP"},
-                        "LR=1e-3; CAP=0; [ $RANK != 1 ] || { LR=2e-3; CAP=30; }"},
+  check_agreed(folder,
+               {3,
+                {"train", toy_config(folder), "optimizer.lr=$LR", "loss.softcap=$CAP"},
+                "LR=1e-3; CAP=0; [ $RANK != 1 ] || { LR=2e-3; CAP=30; }"},
                2,
                "the configurations of the ranks differ: loss.softcap is 0 on ranks 0 and 2 and 30 on rank 1; "
                "optimizer.lr is 0.001 on ranks 0 and 2 and 0.002 on rank 1");
@@ -125,8 +126,10 @@ TEST_CASE("ranks: other files on one rank are refused with the files and the ran
 TEST_CASE("ranks: a mistake that all of them find is one line") {
   const TemporaryFolder folder;
   const std::string config = toy_config(folder);
-  check_agreed(folder, {2, {"train", config, "optimizer.learning_rte=1"}}, 2, "error: override 'optimizer.learning_rte");
-  check_agreed(folder, {2, {"train", config, "train.batch_tokens=48"}}, 2, "3 rows of 16 tokens do not divide among 2 ranks");
+  check_agreed(folder, {2, {"train", config, "optimizer.learning_rte=1"}}, 2,
+               "error: override 'optimizer.learning_rte");
+  check_agreed(folder, {2, {"train", config, "train.batch_tokens=48"}}, 2,
+               "3 rows of 16 tokens do not divide among 2 ranks");
 }
 
 TEST_CASE("ranks: rank 0 without room for its files ends the run") {

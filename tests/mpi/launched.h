@@ -30,8 +30,8 @@ class LaunchedProgram {
     for (const std::string& argument : launch.arguments) script += " \"" + argument + "\"";  // may hold $RANK
     write_file(folder_ + "/rank.sh", script + "\n");
 
-    std::vector<std::string> words = {GREYHOUND_MPIEXEC, GREYHOUND_MPIEXEC_NUMPROC, std::to_string(launch.ranks), "/bin/sh",
-                                      folder_ + "/rank.sh"};
+    std::vector<std::string> words = {GREYHOUND_MPIEXEC, GREYHOUND_MPIEXEC_NUMPROC, std::to_string(launch.ranks),
+                                      "/bin/sh", folder_ + "/rank.sh"};
     process_ = fork();
     if (process_ != 0) return;
     redirect(folder_ + "/stdout", STDOUT_FILENO);

@@ -18,10 +18,12 @@ namespace {
 std::string toy_config(const TemporaryFolder& folder) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += i % 7 < 2 ? "~~~~~~~~~~~~~~" : "She was fond of books; ";
-  return write_file(folder / "toy.yaml", "run: {seed: 3, device: cpu}\n" R"(
+  return write_file(folder / "toy.yaml",
+                    "run: {seed: 3, device: cpu}\n"
+                    R"(
 model: {n_layer: 2, n_head: 2, n_embd: 16, block_size: 16, dropout: 0.1}
 data: {tokenizer: byte, ignore_token: 126, train: )" +
-                                             write_file(folder / "text.txt", text) + R"(}
+                        write_file(folder / "text.txt", text) + R"(}
 optimizer: {lr: 1e-2}
 train: {micro_batch: 2, batch_tokens: 96, max_steps: 20}
 eval: {every: 10, batches: 3}
@@ -35,7 +37,8 @@ struct Run {
   std::vector<nlohmann::json> metrics;
 };
 
-Run train(const TemporaryFolder& folder, const std::string& name, int ranks, const std::vector<std::string>& more = {}) {
+Run train(const TemporaryFolder& folder, const std::string& name, int ranks,
+          const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"train", toy_config(folder), "run.dir=" + folder / name};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const LaunchedProgram program(folder, {ranks, arguments});

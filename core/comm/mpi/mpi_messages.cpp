@@ -66,7 +66,8 @@ void MpiMessages::wait(const char* what) {
     next_look = now + between_looks;
     // What a rank sent before it ended may still be on its way: once more after the look.
     if (const int ended = peers_.ended(); ended >= 0 && !arrived(what)) {
-      fail(concat(peers_.describe(ended), " has ended; this rank waited for ", waited_for(), " in ", what));
+      const std::string gone = peers_.describe(ended), missed = waited_for();
+      fail(concat(gone, " has ended; this rank waited for ", missed == gone ? "it" : missed, " in ", what));
     }
     if (requests_.empty()) return;
     const double waited = std::chrono::duration<double>(now - start).count();
