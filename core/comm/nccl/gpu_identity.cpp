@@ -14,7 +14,8 @@ std::string gpu_identity(int device) {
   for (int i = 0; i < 16; ++i) {
     char digits[3];
     std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(properties.uuid.bytes[i]) & 0xFFu);
-    text += (i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(digits);
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits;
   }
   return text;
 }
