@@ -209,4 +209,11 @@ std::vector<Fact> facts_of_files(const Config& config) {
   return facts;
 }
 
+void require_same_inputs(Communicator& communicator, const Config& config) {
+  if (communicator.size() == 1) return;
+  require_same(communicator, "the configurations of the ranks differ", facts_of(config));
+  require_same(communicator, "the data of the ranks differs",
+               get_together(communicator, [&] { return facts_of_files(config); }));
+}
+
 }  // namespace greyhound

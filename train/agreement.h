@@ -46,4 +46,7 @@ std::vector<Fact> facts_of(const Config& config);
 // The files that data.train, data.val, data.tokenizer and model.init_from name: path, size and a hash of both ends.
 std::vector<Fact> facts_of_files(const Config& config);
 
+// require_same for both. Collective.
+void require_same_inputs(Communicator& communicator, const Config& config);
+
 }  // namespace greyhound

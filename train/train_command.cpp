@@ -82,9 +82,7 @@ void train_command(const TrainOptions& options) {
   // What one rank cannot do, none of them begins.
   Config config = get_together(*communicator,
                                [&] { return load_config(options.config, options.overrides, complete_model_section); });
-  require_same(*communicator, "the configurations of the ranks differ", facts_of(config));
-  require_same(*communicator, "the data of the ranks differs",
-               get_together(*communicator, [&] { return facts_of_files(config); }));
+  require_same_inputs(*communicator, config);
   const RunDir run_dir(config.run.dir);
   run_together(*communicator, [&] {
     if (communicator->is_root()) run_dir.check(options.overwrite);
