@@ -86,6 +86,22 @@ TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it
   }
 }
 
+TEST_CASE("ranks: a rank that hangs is named after distributed.timeout_s") {
+  const TemporaryFolder folder;
+  const LaunchedProgram program(
+      folder, {3, {"train", toy_config(folder), "train.max_steps=1000000", "distributed.timeout_s=2"}});
+  REQUIRE(LaunchedProgram::until([&] { return metrics_lines(folder) >= 3; }, 60));
+  kill(program.pid_of(1), SIGSTOP);
+  const int code = program.wait();
+  CAPTURE(program.error());
+  CHECK(code != 0);
+  const std::vector<std::string> lines = error_lines(program);
+  REQUIRE(!lines.empty());
+  CHECK(contains(lines[0], concat("no answer from rank 1 (process ", program.pid_of(1), " on ")));
+  CHECK(contains(lines[0], " for 2 s"));
+  CHECK(LaunchedProgram::until([&] { return gone(program, 3); }, 10));
+}
+
 TEST_CASE("ranks: another configuration on one rank is refused with the keys and the ranks") {
   const TemporaryFolder folder;
   check_agreed(folder,

@@ -100,6 +100,19 @@ TEST_CASE("ranks: gradients of a step and the logged loss are those of one rank 
   }
 }
 
+TEST_CASE("ranks: buckets of any size give the same bits") {
+  for (const char* tied : {"model.tie_embeddings=true", "model.tie_embeddings=false"}) {
+    for (const char* dtype : {"distributed.reduce_dtype=fp32", "distributed.reduce_dtype=bf16"}) {
+      CAPTURE(tied);
+      CAPTURE(dtype);
+      const auto gradients = [&](const char* bucket_mb) {
+        return first_step(toy_of_ranks({tied, dtype, bucket_mb}), &ranks()).gradients;
+      };
+      CHECK(gradients("distributed.bucket_mb=0") == gradients("distributed.bucket_mb=1000"));
+    }
+  }
+}
+
 TEST_CASE("ranks: losses over 20 steps are those of one rank, with unequal numbers of valid targets") {
   const Config config = toy_of_ranks();
   ToyRun run(config, 1, &ranks());
