@@ -177,10 +177,12 @@ void NcclRanks::enqueue(const Context& context, const char* what, Operation&& op
   const cuda::DeviceScope scope(device_);
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw_runtime(failure_);
-  if (!outstanding_ || cudaEventQuery(done_) == cudaSuccess) since_ = Clock::now();
-  (void)cudaGetLastError();  // "not ready" is no failure
-  outstanding_ = true;
   last_ = what;
+  if (owned_) {  // for the watchdog
+    if (!outstanding_ || cudaEventQuery(done_) == cudaSuccess) since_ = Clock::now();
+    (void)cudaGetLastError();  // "not ready" is no failure
+    outstanding_ = true;
+  }
   cuda::check(cudaEventRecord(before_, cuda::stream_of(context.stream())), "cudaEventRecord");
   cuda::check(cudaStreamWaitEvent(stream_, before_, 0), "cudaStreamWaitEvent");
   settle(operation(), what);
@@ -246,7 +248,10 @@ void NcclRanks::join(const Context& context) {
   check();
   const cuda::DeviceScope scope(device_);
   const cudaStream_t stream = cuda::stream_of(context.stream());
-  const bool timed = waits_.size() < most_waits;  // unless nobody takes the times
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing");
+  // Not in a graph, and not when nobody takes the times.
+  const bool timed = capture == cudaStreamCaptureStatusNone && waits_.size() < most_waits;
   if (timed && unused_.empty()) {
     Wait wait;
     cuda::check(cudaEventCreate(&wait.begin), "cudaEventCreate");
