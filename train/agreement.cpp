@@ -1,5 +1,6 @@
 #include <greyhound/train/agreement.h>
 
+#include <greyhound/core/comm/launch.h>
 #include <greyhound/core/version.h>
 #include <greyhound/train/config_schema.h>
 #include <greyhound/train/content_hash.h>
@@ -154,6 +155,17 @@ void run_together(Communicator& communicator, const std::function<void()>& work)
   }
   if (named > most_named) message += concat("; and ", named - most_named, " more");
   throw AgreedError(kind, message);
+}
+
+int agree_on_gpu(Communicator& communicator, const std::string& wish) {
+  if (wish == "cpu") return 0;
+  try {
+    return std::max(0, choose_gpu(communicator));
+  } catch (const Error& error) {
+    // A usage Error is thrown by all ranks alike, after the last exchange.
+    if (error.kind() == ErrorKind::usage) throw AgreedError(error.kind(), error.what());
+    throw;
+  }
 }
 
 void require_same(Communicator& communicator, const std::string& what, const std::vector<Fact>& facts) {

@@ -31,6 +31,10 @@ auto get_together(Communicator& communicator, Function&& work) {
   return std::move(*result);
 }
 
+// choose_gpu() for run.device `wish`, whose error is then an AgreedError: the number of this rank's GPU; 0 also when no
+// rank sees one and when the wish is "cpu". Collective.
+int agree_on_gpu(Communicator& communicator, const std::string& wish);
+
 // A name and its value on this rank.
 struct Fact {
   std::string name, value;

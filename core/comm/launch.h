@@ -26,9 +26,9 @@ struct LocalRank {
 GREYHOUND_API LocalRank local_rank(Communicator& host);
 
 // The GPU for this rank, as the CUDA runtime counts here: the local rank's, or the only one that the launcher shows it.
-// A single rank takes number 0.
-// Collective over the ranks of `host`. Throws a usage Error, on every rank, that names local rank, devices seen and
-// CUDA_VISIBLE_DEVICES when two ranks would share a GPU or one sees none.
+// A single rank takes number 0; -1 when no rank sees any. Collective over the ranks of `host`. Throws a usage Error, on
+// every rank, that names local rank, devices seen and CUDA_VISIBLE_DEVICES when two ranks would share a GPU or one sees
+// none.
 GREYHOUND_API int choose_gpu(Communicator& host);
 
 // What a rank sees of its host's GPUs, and which it would take.

@@ -59,6 +59,7 @@ int choose_gpu(Communicator& host) {
   for (const Sent& sent : gather(host, own)) {
     claims.push_back({sent.host, sent.host_name, sent.devices, sent.gpu, sent.visible});
   }
+  if (std::all_of(claims.begin(), claims.end(), [](const GpuClaim& claim) { return claim.devices == 0; })) return -1;
   require_gpus(claims);
   return index;
 }

@@ -124,6 +124,7 @@ TEST_CASE("local rank: ranks of one host are numbered from 0") {
   const LocalRank local = local_rank(ranks());
   CHECK(local.rank == ranks().rank());  // the tests run on one host
   CHECK(local.size == ranks().size());
+  if (cuda_device_count() == 0) CHECK(choose_gpu(ranks()) == (ranks().size() == 1 ? 0 : -1));
 }
 
 TEST_CASE("collectives: wrong arguments are refused before anything is sent") {

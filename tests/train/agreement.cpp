@@ -15,6 +15,7 @@ TEST_CASE("agreement: one rank agrees with itself, and throws what its work thro
   CHECK(get_together(*alone, [] { return 3; }) == 3);
   CHECK(error_of([&] { run_together(*alone, [] { throw_runtime("no room"); }); }) == "1: no room");
   CHECK_NOTHROW(require_same(*alone, "what", {{"a", "1"}}));
+  for (const char* wish : {"cpu", "auto", "cuda"}) CHECK(agree_on_gpu(*alone, wish) == 0);
 }
 
 TEST_CASE("agreement: every key is compared, and every file by size and content of its ends") {
