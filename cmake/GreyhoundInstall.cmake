@@ -17,8 +17,22 @@ install(TARGETS ${libraries} EXPORT greyhoundTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
+# Communicators, apart from the rest: importers of the loss need neither MPI nor NCCL.
+set(GREYHOUND_HAVE_COMM OFF)
+if(GREYHOUND_HAVE_MPI OR GREYHOUND_HAVE_NCCL)
+  set(GREYHOUND_HAVE_COMM ON)
+  install(TARGETS greyhound_comm EXPORT greyhoundCommTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT greyhoundCommTargets NAMESPACE greyhound:: DESTINATION ${GREYHOUND_CMAKE_DIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/core/comm/communicator.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/greyhound/core/comm)  # loss/ranks.h takes any communicator
+
 # Public headers stand beside their sources; a header for the library's own use says "Internal" in its first lines.
-foreach(layer IN ITEMS core kernels loss)
+set(layers core kernels loss)
+if(GREYHOUND_HAVE_COMM)
+  list(APPEND layers core/comm)
+endif()
+foreach(layer IN LISTS layers)
   set(patterns ${PROJECT_SOURCE_DIR}/${layer}/*.h)
   if(GREYHOUND_HAVE_CUDA)  # for nvcc, and what those headers are made of
     list(APPEND patterns ${PROJECT_SOURCE_DIR}/${layer}/*.cuh ${PROJECT_SOURCE_DIR}/${layer}/cuda/*.h

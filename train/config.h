@@ -58,6 +58,11 @@ struct Config {
     std::int64_t max_steps;
     bool overfit_batch;
   } train{};
+  struct Distributed {
+    DType reduce_dtype;      // of gradients on their way between ranks: fp32 or bf16
+    std::int64_t bucket_mb;  // least MiB of gradients that are reduced at once
+    std::int64_t timeout_s;  // how long a rank waits for others; 0: for ever
+  } distributed{};
   struct Eval {
     std::int64_t every;    // steps; 0: never
     std::int64_t batches;  // of micro_batch rows each; 0: the whole held-out split

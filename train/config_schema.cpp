@@ -227,6 +227,18 @@ std::vector<ConfigKey> make_schema() {
         .also({"overfit_single_batch"});
   }
   {
+    Keys key(table, "distributed", &Config::distributed);
+    using S = Config::Distributed;
+    key("reduce_dtype", &S::reduce_dtype, DType::fp32, "of gradients on their way between ranks");
+    key("bucket_mb", &S::bucket_mb, 25, "MiB of gradients, at least, that ranks add up at a time")
+        .range(0, large)
+        .free_on_resume();
+    key("timeout_s", &S::timeout_s, 600, "seconds of a step that a rank waits for the others; 0: for ever")
+        .range(0, large)
+        .also({"timeout"})
+        .free_on_resume();
+  }
+  {
     Keys key(table, "eval", &Config::eval);
     using S = Config::Eval;
     key("every", &S::every, 250, "steps between evaluations; 0: never")

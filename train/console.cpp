@@ -13,7 +13,7 @@ namespace greyhound {
 
 namespace {
 
-int console_rank = 0;
+int console_rank = 0, console_ranks = 1;
 
 // Sends what is below a warning to stdout, the rest to stderr.
 class PlainSink final : public spdlog::sinks::sink {
@@ -41,8 +41,9 @@ class PlainSink final : public spdlog::sinks::sink {
 
 }  // namespace
 
-void set_up_console(int rank) {
+void set_up_console(int rank, int ranks) {
   console_rank = rank;
+  console_ranks = ranks;
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("greyhound", std::make_shared<PlainSink>()));
   if (rank != 0) spdlog::set_level(spdlog::level::off);
 }
@@ -56,8 +57,12 @@ void require_output_written() {
 }
 
 void print_error(const std::string& message) {
-  const std::string rank = console_rank == 0 ? "" : " (rank " + std::to_string(console_rank) + ")";
+  const std::string rank = console_ranks == 1 ? "" : " (rank " + std::to_string(console_rank) + ")";
   std::fprintf(stderr, "greyhound: error%s: %s\n", rank.c_str(), one_line(message).c_str());
+}
+
+void print_common_error(const std::string& message) {
+  if (console_rank == 0) std::fprintf(stderr, "greyhound: error: %s\n", one_line(message).c_str());
 }
 
 }  // namespace greyhound

@@ -1,5 +1,6 @@
 #include <greyhound/core/comm/launch.h>
 #include <greyhound/core/error.h>
+#include <greyhound/train/agreement.h>
 #include <greyhound/train/cli.h>
 #include <greyhound/train/console.h>
 #include <greyhound/train/waiting_threads.h>
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
   try {
     greyhound::run_cli(argc, argv);
     return 0;
+  } catch (const greyhound::AgreedError& error) {
+    greyhound::print_common_error(error.what());  // every rank ends with it
+    return error.exit_code();
   } catch (const greyhound::Error& error) {
     return fail(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {

@@ -25,6 +25,7 @@ std::string keys_of(const Config& config, const std::string& region) {
     return "train.micro_batch, model.block_size, model.n_layer, model.n_embd" +
            std::string(config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
   }
+  if (region == "reduction") return "distributed.reduce_dtype=fp32, model.n_embd, model.n_layer, model.vocab_size";
   return "model.n_embd, model.n_layer, model.vocab_size";  // parameters, gradients, optimiser
 }
 
@@ -38,7 +39,7 @@ std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, st
 }
 
 ArenaPlan memory_plan(const Context& context, const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
-  const TrainingBuffers buffers(context, config, micro_batch);
+  const TrainingBuffers buffers(context, config, micro_batch, ranks);
   ArenaPlan plan = buffers.plan();
   if (context.device().is_cpu()) {
     plan.add(host_batch_region, "rows", DType::uint8, {host_batch_bytes(config, micro_batch, ranks)});

@@ -29,6 +29,7 @@ std::string to_json(const StepMetrics& metrics) {
   line["step_ms"] = metrics.step_ms;
   line["skipped_steps"] = metrics.skipped_steps;
   line["ranks"] = metrics.ranks;
+  line["comm_ms"] = metrics.comm_ms;
   return line.dump();
 }
 

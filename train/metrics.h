@@ -20,6 +20,7 @@ struct StepMetrics {
   double step_ms = 0;
   std::int64_t skipped_steps = 0;  // steps skipped so far because the gradient was not finite
   std::int64_t ranks = 1;
+  double comm_ms = 0;              // since the line before, for which rank 0 waited for other ranks and their data
   std::optional<double> val_loss;  // where the held-out split was evaluated after this step
 };
 

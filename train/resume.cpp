@@ -1,5 +1,6 @@
 #include <greyhound/train/resume.h>
 
+#include <greyhound/train/agreement.h>
 #include <greyhound/train/config_schema.h>
 #include <greyhound/train/content_hash.h>
 #include <greyhound/train/number_text.h>
@@ -94,7 +95,7 @@ class Broadcast final : public StateVisitor {
 
  private:
   void send(void* data, DType dtype, std::int64_t count) {
-    communicator_.broadcast(context_, Tensor(data, dtype, {count}));
+    communicator_.broadcast(Context::cpu(), Tensor(data, dtype, {count}));
   }
 
   const Context& context_;
@@ -146,14 +147,16 @@ void complete_from_run(Config& config, const std::set<std::string>& given, const
 
 void restore_state(const Checkpoint* checkpoint, const Context& context, Communicator& communicator,
                    const ParameterList& parameters, Stateful& state) {
-  if (checkpoint != nullptr) checkpoint->restore(context, parameters, state);
+  run_together(communicator, [&] {
+    if (checkpoint != nullptr) checkpoint->restore(context, parameters, state);
+  });
   if (communicator.size() == 1) return;
   Broadcast broadcast(context, communicator);
   state.visit_state(broadcast);
 }
 
-std::int64_t broadcast(std::int64_t value, const Context& context, Communicator& communicator) {
-  if (communicator.size() > 1) communicator.broadcast(context, Tensor(&value, DType::int64, {1}));
+std::int64_t broadcast(std::int64_t value, Communicator& communicator) {
+  if (communicator.size() > 1) communicator.broadcast(Context::cpu(), Tensor(&value, DType::int64, {1}));
   return value;
 }
 

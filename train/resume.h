@@ -34,6 +34,6 @@ void restore_state(const Checkpoint* checkpoint, const Context& context, Communi
                    const ParameterList& parameters, Stateful& state);
 
 // The root rank's value, on every rank.
-std::int64_t broadcast(std::int64_t value, const Context& context, Communicator& communicator);
+std::int64_t broadcast(std::int64_t value, Communicator& communicator);
 
 }  // namespace greyhound

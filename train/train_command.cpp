@@ -1,5 +1,6 @@
 #include <greyhound/core/comm/launch.h>
 #include <greyhound/core/version.h>
+#include <greyhound/train/agreement.h>
 #include <greyhound/train/commands.h>
 #include <greyhound/train/compute_device.h>
 #include <greyhound/train/console.h>
@@ -113,6 +114,16 @@ Found look_into(const RunDir& run_dir, const TrainOptions& options) {
   return found;
 }
 
+// Throws an Error unless the checkpoint is of this run.
+void go_on_with(const Checkpoint& checkpoint, const CheckpointInfo& info, const Config& config, const RunDir& run_dir) {
+  require_same_run(checkpoint, info, run_dir);
+  const CheckpointFolder checkpoints(run_dir);
+  checkpoints.publish_weights(checkpoint.info().step);  // a crash may have come between
+  checkpoints.tidy(checkpoint.info().step, config.checkpoint.keep);
+  run_dir.remove_unfinished_files();
+  spdlog::info("resuming from {}", checkpoint.folder());
+}
+
 // The folder belongs to this process from here on.
 std::shared_ptr<FolderLock> take_folder(const RunDir& run_dir, const Found& found) {
   if (found.lock) return found.lock;
@@ -127,46 +138,52 @@ std::shared_ptr<FolderLock> take_folder(const RunDir& run_dir, const Found& foun
 
 void train_command(const TrainOptions& options) {
   const StopRequest stop;  // before work that takes long: a signal meanwhile counts
-  const std::unique_ptr<Communicator> communicator = make_host_communicator();
-  set_up_console(communicator->rank());
+  std::unique_ptr<Communicator> communicator = make_host_communicator();
+  set_up_console(communicator->rank(), communicator->size());
+  // What one rank cannot do, none of them begins.
   const auto complete = [&](Config& config, const std::set<std::string>& given) {
     const RunDir run_dir(config.run.dir);
     const bool resumes = options.resume && !CheckpointFolder(run_dir).steps().empty();
     if (!resumes || config.model.init_from.empty()) return complete_model_section(config, given);
     complete_from_run(config, given, run_dir);
   };
-  Config config = load_config(options.config, options.overrides, complete);
+  Config config = get_together(*communicator, [&] { return load_config(options.config, options.overrides, complete); });
+  require_same_inputs(*communicator, config);
   const RunDir run_dir(config.run.dir);
-  Found found;
-  if (communicator->is_root()) found = look_into(run_dir, options);
-  const std::optional<Checkpoint>& checkpoint = found.checkpoint;
+  const Found found =
+      get_together(*communicator, [&] { return communicator->is_root() ? look_into(run_dir, options) : Found(); });
+  const bool resumed = broadcast(found.checkpoint ? 1 : 0, *communicator) != 0;
 
-  const ComputeDevice device = choose_device(config.run.device);
-  const BatchPlan batch =
-      plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, communicator->size());
-  const bool resumed = broadcast(checkpoint ? 1 : 0, device.context, *communicator) != 0;
-  RunData data = open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
-  const CheckpointInfo info = describe_run(config, batch, data.tokenizer, data_files(config));
-  if (checkpoint) {
-    require_same_run(*checkpoint, info, run_dir);
-    const CheckpointFolder checkpoints(run_dir);
-    checkpoints.publish_weights(checkpoint->info().step);  // a crash may have come between
-    checkpoints.tidy(checkpoint->info().step, config.checkpoint.keep);
-    run_dir.remove_unfinished_files();
-    spdlog::info("resuming from {}", checkpoint->folder());
-  } else if (options.resume) {
-    spdlog::info("no checkpoint in {}: starting the run", run_dir.path());
+  const ComputeDevice device = get_together(*communicator, [&] { return choose_device(config.run.device); });
+  if (device.context.device().is_cuda()) {
+    communicator = make_device_communicator(std::move(communicator), device.context);
   }
-  const std::int64_t step = broadcast(checkpoint ? checkpoint->info().step : 0, device.context, *communicator);
+  const BatchPlan batch = get_together(*communicator, [&] {
+    return plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size,
+                      communicator->size());
+  });
+  RunData data = get_together(*communicator, [&] {
+    return open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
+  });
+  const CheckpointInfo info =
+      get_together(*communicator, [&] { return describe_run(config, batch, data.tokenizer, data_files(config)); });
+  run_together(*communicator, [&] {
+    if (found.checkpoint) go_on_with(*found.checkpoint, info, config, run_dir);
+  });
+  if (options.resume && !resumed) spdlog::info("no checkpoint in {}: starting the run", run_dir.path());
+  const std::int64_t step = broadcast(found.checkpoint ? found.checkpoint->info().step : 0, *communicator);
   if (step >= config.train.max_steps) {
     spdlog::info("the run in {} is finished: {} of {}; a larger train.max_steps goes on with it", run_dir.path(),
                  counted(step, "step"), config.train.max_steps);
     return;
   }
-  TrainingBuffers buffers(device.context, config, batch.micro_batch);
+  TrainingBuffers buffers = get_together(
+      *communicator, [&] { return TrainingBuffers(device.context, config, batch.micro_batch, batch.ranks); });
   log_run(config, batch, device, data, buffers, *communicator);
-  report_memory(device.context, config, batch, buffers.model.parameters());
-  buffers.allocate(device.context);
+  run_together(*communicator, [&] {
+    report_memory(device.context, config, batch, buffers.model.parameters());
+    buffers.allocate(device.context);
+  });
   if (stop_agreed(stop, device.context, *communicator)) {
     spdlog::info("stopped by {} before the first step; nothing was written",
                  stop.requested() ? stop.signal_name() : "another rank");
@@ -175,16 +192,17 @@ void train_command(const TrainOptions& options) {
 
   const auto make_run_files = [&] { write_run_files(run_dir, config, data.tokenizer); };
   std::shared_ptr<FolderLock> lock;
-  if (communicator->is_root()) {
+  run_together(*communicator, [&] {
+    if (!communicator->is_root()) return;
     lock = take_folder(run_dir, found);
     if (!resumed) {
       CheckpointFolder(run_dir).remove_all();
       run_dir.remove_files();
     }
     make_run_files();
-  }
-  TrainingLoop(device.context, *communicator, config, batch, {run_dir, lock, info, make_run_files, resumed, checkpoint},
-               buffers, data, stop)
+  });
+  TrainingLoop(device.context, *communicator, config, batch,
+               {run_dir, lock, info, make_run_files, resumed, found.checkpoint}, buffers, data, stop)
       .run();
 }
 

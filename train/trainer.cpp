@@ -25,6 +25,7 @@ Trainer::Trainer(const Context& context, Communicator& communicator, const Confi
 void Trainer::initialize() {
   const OptimizerState& optimizer = buffers_.optimizer;
   initialize_weights(context_, config_, buffers_.model.parameters(), optimizer.weights());
+  communicator_.broadcast(context_, optimizer.weights());  // hosts may round otherwise
   optimizer.refresh_working_weights(context_);
 }
 
@@ -47,9 +48,10 @@ void Trainer::compute_gradients() {
   for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
     const Batch batch = buffers_.batch.load(context_, rows.slice(index * plan_.micro_batch, plan_.micro_batch));
     step.first_micro_batch = index == 0;
+    if (index + 1 == plan_.accumulation) step.gradient_complete = buffers_.reducer.hook(context_, communicator_);
     buffers_.model.forward_backward(context_, batch, step, sums);
   }
-  communicator_.all_reduce(context_, buffers_.optimizer.gradients());
+  buffers_.reducer.finish(context_, communicator_);
 }
 
 StepResult Trainer::apply_gradients() {
@@ -59,6 +61,7 @@ StepResult Trainer::apply_gradients() {
   result.skipped = !std::isfinite(result.grad_norm);
 
   const loss::Report report = buffers_.batch.reduce_sums(context_, communicator_);
+  communicator_.check();
   result.loss = report.mean_ce();
   if (config_.loss.z_loss_multiplier > 0) {
     const double multiplier = config_.loss.z_loss_multiplier;

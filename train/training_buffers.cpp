@@ -34,11 +34,15 @@ void check_loss_budget(const Context& context, const Config& config, std::int64_
 
 }  // namespace
 
-TrainingBuffers::TrainingBuffers(const Context& context, const Config& config, std::int64_t micro_batch)
-    : model(build_model(config)), optimizer(model.parameters(), config.run.precision, config.optimizer) {
+TrainingBuffers::TrainingBuffers(const Context& context, const Config& config, std::int64_t micro_batch,
+                                 std::int64_t ranks)
+    : model(build_model(config)),
+      optimizer(model.parameters(), config.run.precision, config.optimizer),
+      reducer(config.distributed) {
   const std::int64_t block_size = config.model.block_size;
   check_loss_budget(context, config, micro_batch * block_size, model);
   optimizer.plan(context, plan_);
+  reducer.plan(plan_, model.parameters().block_elements(), ranks);
   model.plan(context, plan_, micro_batch, block_size, Gpt::Mode::training);
   if (config.sample.every > 0) model.plan_generation(context, plan_);
   batch.plan(plan_, micro_batch, block_size);
@@ -47,6 +51,7 @@ TrainingBuffers::TrainingBuffers(const Context& context, const Config& config, s
 void TrainingBuffers::allocate(const Context& context) {
   arena_ = Arena(context, plan_);
   optimizer.bind(arena_);
+  reducer.bind(arena_, optimizer.gradients());
   model.bind(arena_, optimizer.working_weights(), optimizer.gradients());
   batch.bind(context, arena_);
 }

@@ -42,6 +42,8 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
     trainer_.initialize();
   }
   first_step_ = trainer_.steps();
+  communicator_.set_timeout(static_cast<double>(config.distributed.timeout_s));
+  communicator_.take_exposed_ms();  // setting up is no step's
   if (!communicator.is_root()) return;
   metrics_.emplace(run_dir_.metrics(), first_step_);
   if (metrics_->last_step() < first_step_) {
@@ -94,6 +96,7 @@ void TrainingLoop::train_one_step() {
   metrics.tokens_per_second = static_cast<double>(plan_.tokens()) / time;
   metrics.skipped_steps = trainer_.skipped_steps();
   metrics.ranks = communicator_.size();
+  metrics.comm_ms = communicator_.take_exposed_ms();
   if (data_.validation && due(config_.eval.every)) validate(metrics);
 
   write_metrics(metrics);
@@ -186,6 +189,10 @@ void TrainingLoop::print_sample() {
 // Skipped steps and those that failed half-way left the last good weights.
 void TrainingLoop::save_after_failure() noexcept {
   if (!saver_ || trainer_.steps() == first_step_) return;
+  if (communicator_.failed()) {  // the weights may hold a part of what the ranks add up
+    spdlog::warn("nothing is saved: a rank was lost in the middle of a step");
+    return;
+  }
   if (trainer_.last_step_skipped() && saver_->has_checkpoints()) return;  // the newest may be from before the trouble
   try {
     trainer_.forget_unfinished_step();

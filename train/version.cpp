@@ -12,10 +12,6 @@
 #ifdef GREYHOUND_HAVE_MPI
 #include <mpi.h>
 #endif
-#ifdef GREYHOUND_HAVE_NCCL
-#include <dlfcn.h>
-#include <nccl.h>
-#endif
 
 // This file is compiled with the instruction set of the CPU kernels. The GREYHOUND_HAVE_* of a build are defined for it
 // alone: nothing else in the program depends on them.
@@ -87,23 +83,15 @@ std::string cuda_line() { return "not built"; }
 std::string cublaslt_line() { return "not built"; }
 #endif
 
-#ifdef GREYHOUND_HAVE_NCCL
+// 22807 is 2.28.7, as NCCL counts.
 std::string nccl_version(int number) { return concat(number / 10000, ".", number % 10000 / 100, ".", number % 100); }
 
 std::string nccl_line() {
-  std::string line = concat("built with ", nccl_version(NCCL_VERSION_CODE), "; run time ");
-  // Asked without linking it, so that the program starts where it is absent.
-  void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return line + "none found";
-  int number = 0;
-  using GetVersion = int (*)(int*);
-  const auto get_version = reinterpret_cast<GetVersion>(dlsym(library, "ncclGetVersion"));
-  const bool known = get_version != nullptr && get_version(&number) == 0;
-  return line + (known ? nccl_version(number) : "of unknown version");
+  if (nccl_built_version() == 0) return "not built";
+  const int found = nccl_found_version();
+  return concat("built with ", nccl_version(nccl_built_version()), "; run time ",
+                found == 0 ? "none found" : nccl_version(found));
 }
-#else
-std::string nccl_line() { return "not built"; }
-#endif
 
 #ifdef GREYHOUND_HAVE_MPI
 std::string mpi_line() {

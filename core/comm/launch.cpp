@@ -2,19 +2,30 @@
 
 #include <greyhound/core/comm/mpi_ranks.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 
 namespace greyhound {
 
-int launched_ranks() {
-  // SLURM_NTASKS alone means nothing: a plain program inside an allocation sees it too.
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"}) {
-    if (const char* value = std::getenv(name)) {
-      const int ranks = std::atoi(value);
-      if (ranks > 1) return ranks;
-    }
+namespace {
+
+// The first of the variables that is set, as a number of ranks; 0 when none is.
+int number_in(std::initializer_list<const char*> variables) {
+  for (const char* name : variables) {
+    if (const char* value = std::getenv(name)) return std::max(1, std::atoi(value));
   }
-  return 1;
+  return 0;
+}
+
+}  // namespace
+
+int launched_ranks() {
+  int ranks = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"});
+  // srun --mpi=pmix says how many through Slurm's variables alone. By themselves these mean nothing: a plain program
+  // inside an allocation sees them too.
+  if (ranks == 0 && std::getenv("PMIX_RANK") != nullptr) ranks = number_in({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  return std::max(1, ranks);
 }
 
 std::unique_ptr<Communicator> make_host_communicator() {

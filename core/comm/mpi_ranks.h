@@ -1,4 +1,4 @@
-// The ranks that MPI started. Implemented by mpi_ranks.cpp, or by no_mpi.cpp in builds without MPI. Internal.
+// The ranks that MPI started. Implemented in mpi/, or by no_mpi.cpp in builds without MPI. Internal.
 #pragma once
 
 #include <greyhound/core/comm/communicator.h>

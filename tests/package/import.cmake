@@ -75,6 +75,21 @@ foreach(example IN LISTS examples)
   message(STATUS "${example}: ${output}")
 endforeach()
 
+# One rank, and two under mpirun, print the same.
+if(EXISTS ${WORK_DIR}/examples/two_ranks AND KIND STREQUAL "static")
+  foreach(variable IN ITEMS OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe)
+    set(ENV{${variable}} 1)  # more ranks than cores, and root
+  endforeach()
+  run(${WORK_DIR}/examples/two_ranks)
+  set(alone "${output}")
+  find_program(mpiexec NAMES mpirun mpiexec REQUIRED)
+  run(${mpiexec} -np 2 ${WORK_DIR}/examples/two_ranks)
+  if(NOT output STREQUAL alone OR NOT output MATCHES "step 5: loss")
+    message(FATAL_ERROR "one rank printed\n${alone}\nand two\n${output}")
+  endif()
+  message(STATUS "two_ranks: ${output}")
+endif()
+
 # Every installed header compiles by itself as C++17.
 file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/greyhound/*.h ${prefix}/include/greyhound/*.cuh)
 set(toolkit "")

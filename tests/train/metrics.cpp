@@ -27,6 +27,7 @@ StepMetrics example() {
   metrics.step_ms = 12.25;
   metrics.skipped_steps = 2;
   metrics.ranks = 3;
+  metrics.comm_ms = 0.25;
   return metrics;
 }
 
@@ -45,6 +46,7 @@ TEST_CASE("metrics: numbers survive to the bit") {
   CHECK(line["step_ms"].get<double>() == 12.25);
   CHECK(line["skipped_steps"].get<std::int64_t>() == 2);
   CHECK(line["ranks"].get<std::int64_t>() == 3);
+  CHECK(line["comm_ms"].get<double>() == 0.25);
   CHECK_FALSE(line.contains("z_loss"));
   CHECK_FALSE(line.contains("val_loss"));
 }

@@ -34,18 +34,22 @@ inline Config toy(const std::vector<std::string>& overrides = {}) {
 struct ToyRun {
   Config config;
   Context context;
-  std::unique_ptr<Communicator> communicator = make_single_rank();
+  std::unique_ptr<Communicator> alone = make_single_rank();
+  Communicator* communicator;
   BatchPlan batch;
   RunData data;
   TrainingBuffers buffers;
   std::unique_ptr<Trainer> trainer;
 
-  explicit ToyRun(const Config& given, int threads = 0)
+  // As one rank, or as one of `ranks`, which outlives the run.
+  explicit ToyRun(const Config& given, int threads = 0, Communicator* ranks = nullptr)
       : config(given),
         context(Context::cpu(threads)),
-        batch(plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, 1)),
-        data(open_data(config, batch, 0)),
-        buffers(context, with_vocabulary(), batch.micro_batch) {
+        communicator(ranks == nullptr ? alone.get() : ranks),
+        batch(plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size,
+                         communicator->size())),
+        data(open_data(config, batch, communicator->rank())),
+        buffers(context, with_vocabulary(), batch.micro_batch, batch.ranks) {
     buffers.allocate(context);
     trainer = std::make_unique<Trainer>(context, *communicator, config, batch, buffers, *data.train);
     trainer->initialize();

@@ -1,0 +1,104 @@
+// The program under mpirun, as its users meet it: one log, one folder, the curve of one rank. Started by itself; starts
+// mpirun.
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <sstream>
+
+#include "launched.h"
+
+using namespace greyhound;
+using namespace greyhound::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Six rows a step, of text in which a letter that is ignored comes in bursts.
+std::string toy_config(const TemporaryFolder& folder) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += i % 7 < 2 ? "~~~~~~~~~~~~~~" : "She was fond of books; ";
+  return write_file(folder / "toy.yaml",
+                    "run: {seed: 3, device: cpu}\n"
+                    R"(
+model: {n_layer: 2, n_head: 2, n_embd: 16, block_size: 16, dropout: 0.1}
+data: {tokenizer: byte, ignore_token: 126, train: )" +
+                        write_file(folder / "text.txt", text) + R"(}
+optimizer: {lr: 1e-2}
+train: {micro_batch: 2, batch_tokens: 96, max_steps: 20}
+eval: {every: 10, batches: 3}
+sample: {every: 20, tokens: 5}
+)");
+}
+
+struct Run {
+  int code;
+  std::string out, error, weights;
+  std::vector<nlohmann::json> metrics;
+};
+
+Run train(const TemporaryFolder& folder, const std::string& name, int ranks,
+          const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"train", toy_config(folder), "run.dir=" + folder / name};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const LaunchedProgram program(folder, {ranks, arguments});
+  Run run;
+  run.code = program.wait();
+  run.out = program.out();
+  run.error = program.error();
+  run.weights = read_file(folder / name + "/model.safetensors");
+  std::istringstream lines(read_file(folder / name + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) run.metrics.push_back(nlohmann::json::parse(line));
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("mpirun: the losses of one rank, one log, and the same bits when repeated") {
+  const TemporaryFolder folder;
+  const Run one = train(folder, "one", 1);
+  REQUIRE(one.code == 0);
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    const std::string name = "ranks" + std::to_string(ranks);
+    const Run several = train(folder, name, ranks);
+    CAPTURE(several.error);
+    REQUIRE(several.code == 0);
+    REQUIRE(several.metrics.size() == one.metrics.size());
+    for (std::size_t i = 0; i < one.metrics.size(); ++i) {
+      CAPTURE(i);
+      const nlohmann::json &expected = one.metrics[i], &found = several.metrics[i];
+      CHECK(std::abs(found["loss"].get<double>() - expected["loss"].get<double>()) <= 1e-5);
+      for (const char* key : {"step", "tokens", "epoch", "lr"}) CHECK(found[key] == expected[key]);
+      CHECK(found["ranks"] == ranks);
+      CHECK(found["comm_ms"].get<double>() > 0);
+      CHECK(expected["comm_ms"] == 0);
+    }
+    for (const std::size_t step : {9, 19}) {
+      CHECK(std::abs(several.metrics[step]["val_loss"].get<double>() - one.metrics[step]["val_loss"].get<double>()) <=
+            1e-5);
+    }
+    CHECK(contains(several.out, concat("96 tokens a step: ", ranks, " ranks x ", 6 / ranks / (ranks == 3 ? 2 : 1))));
+    const std::size_t first = several.out.find("done: ");
+    CHECK(first != std::string::npos);
+    CHECK(several.out.find("done: ", first + 1) == std::string::npos);
+
+    CHECK(train(folder, name + "_again", ranks).weights == several.weights);
+    // What a bucket holds changes nothing.
+    CHECK(train(folder, name + "_buckets", ranks, {"distributed.bucket_mb=0"}).weights == several.weights);
+  }
+}
+
+TEST_CASE("mpirun: gradients in bf16 on the wire train as well, and repeat to the bit") {
+  const TemporaryFolder folder;
+  const Run exact = train(folder, "exact", 2), rounded = train(folder, "rounded", 2, {"distributed.reduce_dtype=bf16"});
+  CAPTURE(rounded.error);
+  REQUIRE(rounded.code == 0);
+  CHECK(contains(rounded.out, "reduction"));  // in the table of memory
+  CHECK(rounded.weights != exact.weights);
+  for (std::size_t i = 0; i < exact.metrics.size(); ++i) {
+    const double expected = exact.metrics[i]["loss"].get<double>();
+    CHECK(rounded.metrics[i]["loss"].get<double>() == doctest::Approx(expected).epsilon(1e-2));
+  }
+  CHECK(train(folder, "again", 2, {"distributed.reduce_dtype=bf16"}).weights == rounded.weights);
+}
