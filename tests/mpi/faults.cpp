@@ -158,7 +158,8 @@ TEST_CASE("ranks: rank 0 without room for its files ends the run") {
                  "error: rank 0: cannot write " + folder / "run/config.yaml");
   }
   SUBCASE("in the middle") {
-    const LaunchedProgram program(folder, {2, {"train", config, "train.max_steps=1000000"}, no_signal});
+    const LaunchedProgram program(
+        folder, {2, {"train", config, "train.max_steps=1000000", "checkpoint.on_error=stop"}, no_signal});
     REQUIRE(LaunchedProgram::until([&] { return metrics_lines(folder) >= 3; }, 60));
     const rlimit none = {1, 1};
     REQUIRE(prlimit(program.pid_of(0), RLIMIT_FSIZE, &none, nullptr) == 0);
