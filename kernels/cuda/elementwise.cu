@@ -1,14 +1,88 @@
-// Column sums and casts. The other element-wise operators have no CUDA implementation.
+// Formulas: kernels/elementwise.h. The element-wise loops are in elementwise.cuh.
 #include <greyhound/kernels/elementwise.h>
 
 #include <greyhound/core/cuda/device_scope.h>
 #include <greyhound/kernels/cuda/rows.h>
-#include <greyhound/kernels/no_cuda/no_cuda.h>
-#include <greyhound/kernels/cuda/packed.cuh>
+#include <greyhound/kernels/cuda/dropout.cuh>
+#include <greyhound/kernels/cuda/elementwise.cuh>
 
 namespace greyhound::cuda {
 
 namespace {
+
+// 0.5 (1 + tanh(u)) is the logistic function of 2u, written with e = exp(-|2u|) as on the CPU, so that the tails keep
+// their relative accuracy. 2u = x (k1 + k3 x^2); the factor log2(e) is in the constants, for exp2.
+struct GeluTerms {
+  float e;         // exp(-|2u|)
+  float inverse;   // 1 / (1 + e)
+  float logistic;  // 0.5 (1 + tanh(u))
+};
+
+constexpr float two_sqrt_two_over_pi = 1.5957691216057308f;
+constexpr float cubic = 0.044715f;
+constexpr float log2_e = 1.4426950408889634f;
+
+__device__ inline GeluTerms gelu_terms(float x) {
+  const float k1 = two_sqrt_two_over_pi * log2_e, k3 = k1 * cubic;
+  GeluTerms terms;
+  terms.e = exp2f(-fabsf(x * fmaf(k3 * x, x, k1)));
+  terms.inverse = __fdividef(1.0f, 1.0f + terms.e);
+  terms.logistic = x < 0.0f ? terms.e * terms.inverse : terms.inverse;
+  return terms;
+}
+
+struct Gelu {
+  static constexpr bool needs_rows = false;
+  template <int size>
+  __device__ void operator()(std::int64_t, int, const float (&in)[1][size], float (&out)[size]) const {
+#pragma unroll
+    for (int i = 0; i < size; ++i) out[i] = in[0][i] * gelu_terms(in[0][i]).logistic;
+  }
+};
+
+// d/dx x s(2u) = s + x s (1 - s) 2u'. Beyond +-20, where e is 0, powers of x could only overflow. NaN stays NaN.
+struct GeluGradient {
+  static constexpr bool needs_rows = false;
+  template <int size>
+  __device__ void operator()(std::int64_t, int, const float (&in)[2][size], float (&out)[size]) const {
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      const float x = in[1][i] < -20.0f ? -20.0f : in[1][i] > 20.0f ? 20.0f : in[1][i];
+      const GeluTerms terms = gelu_terms(x);
+      const float two_du = fmaf(3.0f * two_sqrt_two_over_pi * cubic * x, x, two_sqrt_two_over_pi);
+      out[i] = in[0][i] * fmaf(x * two_du, terms.e * terms.inverse * terms.inverse, terms.logistic);
+    }
+  }
+};
+
+struct Add {
+  static constexpr bool needs_rows = false;
+  template <int size>
+  __device__ void operator()(std::int64_t, int, const float (&in)[2][size], float (&out)[size]) const {
+#pragma unroll
+    for (int i = 0; i < size; ++i) out[i] = in[0][i] + in[1][i];
+  }
+};
+
+struct AddDropped {
+  static constexpr bool needs_rows = true;
+  DropoutMask mask;
+  template <int size>
+  __device__ void operator()(std::int64_t row, int first, const float (&in)[2][size], float (&out)[size]) const {
+    mask.apply(row, first, in[1], out);
+#pragma unroll
+    for (int i = 0; i < size; ++i) out[i] += in[0][i];
+  }
+};
+
+struct Drop {
+  static constexpr bool needs_rows = true;
+  DropoutMask mask;
+  template <int size>
+  __device__ void operator()(std::int64_t row, int first, const float (&in)[1][size], float (&out)[size]) const {
+    mask.apply(row, first, in[0], out);
+  }
+};
 
 // Rows that one thread adds up; the cut follows from the number of rows alone.
 constexpr std::int64_t sum_rows_per_block = 128;
@@ -57,10 +131,42 @@ __global__ void __launch_bounds__(cast_threads)
 
 }  // namespace
 
-void gelu_forward(const Context&, const GeluForward&) { throw_no_cuda("gelu_forward"); }
-void gelu_backward(const Context&, const GeluBackward&) { throw_no_cuda("gelu_backward"); }
-void residual_forward(const Context&, const ResidualForward&) { throw_no_cuda("residual_forward"); }
-void dropout_apply(const Context&, const DropoutApply&) { throw_no_cuda("dropout_apply"); }
+void gelu_forward(const Context& context, const GeluForward& args) {
+  dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch_elementwise<T>(context, "gelu_forward", {args.input}, args.out, Gelu{});
+  });
+}
+
+void gelu_backward(const Context& context, const GeluBackward& args) {
+  dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch_elementwise<T>(context, "gelu_backward", {args.grad_out, args.input}, args.grad_input, GeluGradient{});
+  });
+}
+
+void residual_forward(const Context& context, const ResidualForward& args) {
+  dispatch_fp32_bf16(args.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (args.dropout.probability > 0) {
+      const AddDropped add{dropout_mask(args.dropout)};
+      launch_elementwise<T>(context, "residual_forward", {args.residual, args.branch}, args.out, add);
+    } else {
+      launch_elementwise<T>(context, "residual_forward", {args.residual, args.branch}, args.out, Add{});
+    }
+  });
+}
+
+void dropout_apply(const Context& context, const DropoutApply& args) {
+  if (args.dropout.probability == 0) {
+    if (args.out.data != args.input.data) cuda::cast(context, {args.input, args.out});
+    return;
+  }
+  dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    launch_elementwise<T>(context, "dropout_apply", {args.input}, args.out, Drop{dropout_mask(args.dropout)});
+  });
+}
 
 std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::int64_t columns) {
   return Workspace::size(DType::fp64, {sum_blocks(rows), columns});
