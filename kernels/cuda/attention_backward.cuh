@@ -27,25 +27,13 @@ using Backward64 = BackwardTiling<64, 2, 4, 32>;
 using Backward128 = BackwardTiling<128, 1, 4, 32>;
 
 // As words_of_queries, for 16 x 8 [keys, queries]. Here a block of words belongs to four lanes, whose rows are four
-// neighbouring keys, and each of them holds four elements with four blocks: each draws one, and words are transposed
-// among the four.
+// neighbouring keys, and each of them holds four elements of four blocks: each draws one.
 template <class T>
 __device__ inline void words_of_keys(unsigned (&words)[4], const AttentionTask<T>& task, const Place& place, int query,
                                      int key) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, mine = g % 4;
-  const uint4 drawn = dropout_words(task, place, query + 2 * t + mine % 2, (key + mine / 2 * 8) / 4 + g / 4);
-  // Exchanges between neighbours (lanes of key g and g + 1), then between pairs of them.
-  const bool odd = mine % 2 != 0, second = mine / 2 != 0;
-  const unsigned a = __shfl_xor_sync(full_warp, odd ? drawn.x : drawn.y, 4);
-  const unsigned b = __shfl_xor_sync(full_warp, odd ? drawn.z : drawn.w, 4);
-  const unsigned w0 = odd ? a : drawn.x, w1 = odd ? drawn.y : a;
-  const unsigned w2 = odd ? b : drawn.z, w3 = odd ? drawn.w : b;
-  const unsigned c = __shfl_xor_sync(full_warp, second ? w0 : w2, 8);
-  const unsigned d = __shfl_xor_sync(full_warp, second ? w1 : w3, 8);
-  words[0] = second ? c : w0;
-  words[1] = second ? d : w1;
-  words[2] = second ? w2 : c;
-  words[3] = second ? w3 : d;
+  transpose_words<4>(words, dropout_words(task, place, query + 2 * t + mine % 2, (key + mine / 2 * 8) / 4 + g / 4),
+                     mine);
 }
 
 // One element: score -> P f / kept (kept comes last, over the whole sum), grad_out v^T -> dS.

@@ -82,4 +82,21 @@ __device__ inline uint4 dropout_words(const AttentionTask<T>& task, const Place&
   return philox(task.dropout.key, low, task.dropout.first_row + global_row);
 }
 
+// Four lanes, `Step` apart from each other and numbered `index` 0 to 3, each drew four words: word `index` of each.
+template <int Step>
+__device__ inline void transpose_words(unsigned (&words)[4], const uint4& drawn, int index) {
+  constexpr unsigned full_warp = 0xffffffffu;
+  const bool odd = index % 2 != 0, second = index / 2 != 0;
+  const unsigned a = __shfl_xor_sync(full_warp, odd ? drawn.x : drawn.y, Step);
+  const unsigned b = __shfl_xor_sync(full_warp, odd ? drawn.z : drawn.w, Step);
+  const unsigned w0 = odd ? a : drawn.x, w1 = odd ? drawn.y : a;
+  const unsigned w2 = odd ? b : drawn.z, w3 = odd ? drawn.w : b;
+  const unsigned c = __shfl_xor_sync(full_warp, second ? w0 : w2, 2 * Step);
+  const unsigned d = __shfl_xor_sync(full_warp, second ? w1 : w3, 2 * Step);
+  words[0] = second ? c : w0;
+  words[1] = second ? d : w1;
+  words[2] = second ? w2 : c;
+  words[3] = second ? w3 : d;
+}
+
 }  // namespace greyhound::cuda

@@ -19,8 +19,8 @@ struct DropoutMask {
     static_assert(size % 4 == 0, "four columns are drawn at once");
 #pragma unroll
     for (int group = 0; group < size / 4; ++group) {
-      const Philox::Block block = Philox{key}(static_cast<std::uint64_t>(first / 4 + group),
-                                              first_row + static_cast<std::uint64_t>(row));
+      const Philox::Block block =
+          Philox{key}(static_cast<std::uint64_t>(first / 4 + group), first_row + static_cast<std::uint64_t>(row));
       std::uint32_t words[4];
       memcpy(words, &block, sizeof words);
 #pragma unroll

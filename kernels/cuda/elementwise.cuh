@@ -3,8 +3,8 @@
 
 #include <greyhound/core/cuda/device_scope.h>
 #include <greyhound/core/tensor.h>
-#include <greyhound/kernels/cuda/packed.cuh>
 #include <greyhound/kernels/cuda/rows.h>
+#include <greyhound/kernels/cuda/packed.cuh>
 
 namespace greyhound::cuda {
 

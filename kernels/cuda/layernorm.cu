@@ -37,7 +37,7 @@ __device__ void add_branch(const ForwardArguments<T>& args, const BranchArgument
   const int lane = Group::lane();
   const T* branch_row = branch.branch + row * branch.branch_stride;
   T* sum_row = branch.sum + row * branch.sum_stride;
-  held.each(lane, args.columns, [&](int k, int first, float (&values)[size]) {
+  held.each(lane, args.columns, [&](int k, int first, float(&values)[size]) {
     float added[size];
     read_pack<T, Row::whole>(branch_row, first, args.columns, added);
     if (branch.drops) branch.mask.apply(row, first, added, added);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads)
   if constexpr (fused) add_branch<T, Row, Group>(args, branch, row, held);
 
   float sum[1] = {0};
-  held.each(lane, columns, [&](int, int first, const float (&values)[size]) {
+  held.each(lane, columns, [&](int, int first, const float(&values)[size]) {
 #pragma unroll
     for (int i = 0; i < size; ++i) {
       if (Row::whole || first + i < columns) sum[0] += values[i];
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads)
   const float center = sum[0] / static_cast<float>(columns);
 
   float sums[2] = {0, 0};  // of differences, and of their squares
-  held.each(lane, columns, [&](int, int first, const float (&values)[size]) {
+  held.each(lane, columns, [&](int, int first, const float(&values)[size]) {
 #pragma unroll
     for (int i = 0; i < size; ++i) {
       if (!Row::whole && first + i >= columns) continue;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads)
   }
 
   T* out_row = args.out + row * args.out_stride;
-  held.each(lane, columns, [&](int, int first, const float (&values)[size]) {
+  held.each(lane, columns, [&](int, int first, const float(&values)[size]) {
     float weight[size], bias[size] = {}, out[size];
     read_pack<T, Row::whole>(args.weight, first, columns, weight);
     if (args.bias != nullptr) read_pack<T, Row::whole>(args.bias, first, columns, bias);

@@ -37,7 +37,7 @@ __device__ void row_sums(const Row& grad_out, const Row& input, int columns, flo
   constexpr int size = packed_size<T>;
   for (float& sum : sums) sum = 0;
   const int lane = Group::lane();
-  input.each(lane, columns, [&](int k, int first, const float (&x)[size]) {
+  input.each(lane, columns, [&](int k, int first, const float(&x)[size]) {
     float grad[size], weight[size];
     grad_out.at(k, first, columns, grad);
     weight_of(first, weight);
@@ -62,7 +62,7 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
   constexpr int size = packed_size<T>;
   const float inverse = 1.0f / static_cast<float>(columns), delta = sums[2] * inverse;
   const float mean_g = sums[0] * inverse, mean_g_xhat = (sums[1] - delta * sums[0]) * rstd * inverse;
-  input.each(Group::lane(), columns, [&](int k, int first, const float (&x)[size]) {
+  input.each(Group::lane(), columns, [&](int k, int first, const float(&x)[size]) {
     float grad[size], weight[size], out[size];
     grad_out.at(k, first, columns, grad);
     weight_of(first, weight);
@@ -79,7 +79,9 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
 
 // Blocks on a multiprocessor at once: a divisor of the four that are there for each, lest a last few run alone.
 template <class T, int packs, int warps>
-inline constexpr int resident_blocks = warps == 8 ? 1 : packs * packed_size<T> <= 24 ? 4 : 2;
+inline constexpr int resident_blocks = warps == 8                    ? 1
+                                       : packs* packed_size<T> <= 24 ? 4
+                                                                     : 2;
 
 // One block per cut of the rows, one group of warps per row at a time. The next row is on its way while one is worked
 // on. Each lane keeps the sums of its columns in registers; at the end the block's groups add theirs in order. Reads
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
     next_mean = args.mean[at];
     next_rstd = args.rstd[at];
   };
-  const auto weight_of = [&](int first, float (&values)[size]) {
+  const auto weight_of = [&](int first, float(&values)[size]) {
     read_pack<T, true>(args.weight, first, columns, values);
   };
   load_next(row);
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
     load_next(row + Group::per_block);
     float sums[3];
     row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared);
-    const auto old_of = [&](int k, int first, float (&values)[size]) {
+    const auto old_of = [&](int k, int first, float(&values)[size]) {
       if (args.accumulate) return old.at(k, first, columns, values);
 #pragma unroll
       for (float& value : values) value = 0;
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
       partials[column] = partials[columns + column] = 0;
     }
   }
-  const auto weight_of = [&](int first, float (&values)[size]) {
+  const auto weight_of = [&](int first, float(&values)[size]) {
     read_pack<T, false>(args.weight, first, columns, values);
   };
   const std::int64_t begin = blockIdx.x * args.rows_per_block, end = min(args.rows, begin + args.rows_per_block);
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
     T* grad_input = args.grad_input + row * args.grad_input_stride;
     float sums[3];
     row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared);
-    const auto old_of = [&](int, int first, float (&values)[size]) {
+    const auto old_of = [&](int, int first, float(&values)[size]) {
       if (args.accumulate) return read_pack<T, false>(grad_input, first, columns, values);
       for (float& value : values) value = 0;
     };
