@@ -35,7 +35,7 @@ struct AttentionBackward {
 };
 GREYHOUND_API void attention_backward(const Context& context, const AttentionBackward& args, Workspace& workspace);
 
-// Bytes for forward and for backward (the larger of both).
+// Bytes for forward, for backward, and for decode with caches of `tokens` positions (the largest of them).
 GREYHOUND_API std::size_t attention_workspace_bytes(const Context& context, DType dtype, std::int64_t batch,
                                                     std::int64_t tokens, std::int64_t channels, std::int64_t heads);
 

@@ -10,8 +10,8 @@ namespace {
 
 template <class Tiling>
 void forward_tiles(const Context& context, const AttentionTask<bf16>& task) {
-  const auto kernel = task.dropout.threshold > 0 ? attention_forward_kernel<Tiling, true>
-                                                 : attention_forward_kernel<Tiling, false>;
+  const auto kernel =
+      task.dropout.threshold > 0 ? attention_forward_kernel<Tiling, true> : attention_forward_kernel<Tiling, false>;
   launch_attention(context, kernel, task, Tiling::Queries, Tiling::Threads, Tiling::shared_bytes, "attention_forward");
 }
 

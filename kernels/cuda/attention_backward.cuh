@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(Tiling::Threads)
     load_tile<D, Queries, Tiling::Threads>(query_tiles + buffer * Queries * tile_stride<D>,
                                            rows_of(task, place, 0, first), task.qkv_stride, rows, task.size);
     load_tile<D, Queries, Tiling::Threads>(grad_tiles + buffer * Queries * tile_stride<D>,
-                                           grad_out_rows_of(task, place, first), task.grad_out_stride, rows,
-                                           task.size);
+                                           grad_out_rows_of(task, place, first), task.grad_out_stride, rows, task.size);
     if (threadIdx.x < 2 * Queries) {
       const int row = static_cast<int>(threadIdx.x) % Queries;
       const float* values = threadIdx.x < Queries ? task.lse : task.row_dots;
@@ -130,10 +129,9 @@ __global__ void __launch_bounds__(Tiling::Threads)
         for (int e = 0; e < 4; ++e) {
           const int query = first_query + 8 * b + 2 * t + e % 2, key = warp_key + 16 * a + g + e / 2 * 8;
           const bool hidden = at_edge && (key > query || query >= task.tokens);
-          differentiate<WithDropout>(scores[a][b][e], grads[a][b][e], log2_scale,
-                                     (e % 2 == 0 ? lse_pair.x : lse_pair.y) * log2_of_e,
-                                     e % 2 == 0 ? dot_pair.x : dot_pair.y, hidden,
-                                     words[e] < task.dropout.threshold, task.dropout.kept);
+          differentiate<WithDropout>(
+              scores[a][b][e], grads[a][b][e], log2_scale, (e % 2 == 0 ? lse_pair.x : lse_pair.y) * log2_of_e,
+              e % 2 == 0 ? dot_pair.x : dot_pair.y, hidden, words[e] < task.dropout.threshold, task.dropout.kept);
         }
       }
     }
@@ -155,8 +153,8 @@ __global__ void __launch_bounds__(Tiling::Threads)
   float factors[Atoms][2];
 #pragma unroll
   for (int a = 0; a < Atoms; ++a) factors[a][0] = factors[a][1] = task.scale;
-  store_rows<D>(key_sums, factors, key_tile + warp_offset, grad_rows_of(task, place, 1, warp_key),
-                task.grad_qkv_stride, task.tokens - warp_key, task.size);
+  store_rows<D>(key_sums, factors, key_tile + warp_offset, grad_rows_of(task, place, 1, warp_key), task.grad_qkv_stride,
+                task.tokens - warp_key, task.size);
 #pragma unroll
   for (int a = 0; a < Atoms; ++a) factors[a][0] = factors[a][1] = task.dropout.kept;
   store_rows<D>(value_sums, factors, value_tile + warp_offset, grad_rows_of(task, place, 2, warp_key),
@@ -232,8 +230,7 @@ __global__ void __launch_bounds__(Tiling::Threads)
         for (int e = 0; e < 4; ++e) {
           const int key = first_key + 8 * b + 2 * t + e % 2, query = warp_query + 16 * a + g + e / 2 * 8;
           differentiate<WithDropout>(scores[a][b][e], grads[a][b][e], log2_scale, log2_lse[a][e / 2], dots[a][e / 2],
-                                     on_diagonal && key > query, words[e] < task.dropout.threshold,
-                                     task.dropout.kept);
+                                     on_diagonal && key > query, words[e] < task.dropout.threshold, task.dropout.kept);
         }
       }
     }
@@ -249,8 +246,8 @@ __global__ void __launch_bounds__(Tiling::Threads)
   float factors[Atoms][2];
 #pragma unroll
   for (int a = 0; a < Atoms; ++a) factors[a][0] = factors[a][1] = task.scale;
-  store_rows<D>(sums, factors, query_tile + warp_offset, grad_rows_of(task, place, 0, warp_query),
-                task.grad_qkv_stride, task.tokens - warp_query, task.size);
+  store_rows<D>(sums, factors, query_tile + warp_offset, grad_rows_of(task, place, 0, warp_query), task.grad_qkv_stride,
+                task.tokens - warp_query, task.size);
 }
 
 }  // namespace greyhound::cuda

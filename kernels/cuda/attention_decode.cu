@@ -27,8 +27,7 @@ struct DecodeTask {
 
 template <class T>
 __global__ void __launch_bounds__(decode_threads) decode_split_kernel(const __grid_constant__ DecodeTask<T> task) {
-  __shared__ float query[max_head_size], weights[decode_threads], sums[decode_warps][max_head_size],
-      reduced[max_warps];
+  __shared__ float query[max_head_size], weights[decode_threads], sums[decode_warps][max_head_size], reduced[max_warps];
   const int thread = threadIdx.x, lane = thread % warp_size, warp = thread / warp_size;
   const int batch = blockIdx.y / task.heads, head = blockIdx.y % task.heads, column = head * task.size;
   const int first = blockIdx.x * decode_threads, position = first + thread;
@@ -64,8 +63,7 @@ __global__ void __launch_bounds__(decode_threads) decode_split_kernel(const __gr
       }
     }
   }
-  const float maximum =
-      block_reduce(score, -INFINITY, reduced, [](float& a, const float& b) { a = fmaxf(a, b); });
+  const float maximum = block_reduce(score, -INFINITY, reduced, [](float& a, const float& b) { a = fmaxf(a, b); });
   const float weight = position <= task.position ? expf(score - (maximum == -INFINITY ? 0.0f : maximum)) : 0.0f;
   weights[thread] = weight;
   __syncthreads();  // also: everyone has read what the first reduction left in `reduced`
@@ -88,8 +86,7 @@ __global__ void __launch_bounds__(decode_threads) decode_split_kernel(const __gr
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < decode_warps; ++w) sum += sums[w][thread];
-    float* partial =
-        task.partials + (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * (task.size + 2);
+    float* partial = task.partials + (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * (task.size + 2);
     partial[thread] = sum;
     if (thread == 0) {
       partial[task.size] = total;

@@ -1,5 +1,5 @@
-// Attention's forward on tensor cores: one block for a tile of queries of one head, a warp for some of its rows, keys and
-// values in tiles that are copied while the one before is at work. Internal to the CUDA backend.
+// Attention's forward on tensor cores: one block for a tile of queries of one head, a warp for some of its rows, keys
+// and values in tiles that are copied while the one before is at work. Internal to the CUDA backend.
 #pragma once
 
 #include <greyhound/kernels/cuda/attention_task.cuh>
@@ -53,8 +53,8 @@ __device__ inline float sum_of_quad(float value) {
   return value + __shfl_xor_sync(full_warp, value, 2);
 }
 
-// Scores to weights relative to the new maximum of each row; maximum, total (of this lane's columns) and the sums so far
-// are brought up to date. `log2_scale`: of scores, into exponents of 2.
+// Scores to weights relative to the new maximum of each row; maximum, total (of this lane's columns) and the sums so
+// far are brought up to date. `log2_scale`: of scores, into exponents of 2.
 template <int D, int Atoms, int Blocks>
 __device__ inline void online_softmax(float (&scores)[Atoms][Blocks][4], float (&maximum)[Atoms][2],
                                       float (&total)[Atoms][2], float (&sums)[Atoms][D / 8][4], float log2_scale) {

@@ -68,7 +68,7 @@ void launch_attention(const Context& context, void (*kernel)(AttentionTask<T>, i
         "cudaFuncSetAttribute");
   const unsigned blocks = static_cast<unsigned>(blocks_per_head) * static_cast<unsigned>(task.all_heads);
   kernel<<<blocks, threads, static_cast<std::size_t>(shared_bytes), stream_of(context.stream())>>>(task,
-                                                                                                 blocks_per_head);
+                                                                                                   blocks_per_head);
   check_launch(what);
 }
 

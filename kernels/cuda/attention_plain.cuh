@@ -1,5 +1,6 @@
-// Attention in fp32 arithmetic, without tensor cores: for fp32, and for bf16 rows that cannot be read 16 bytes at a time.
-// What the kernels of attention_forward.cuh and attention_backward.cuh are measured by. Internal to the CUDA backend.
+// Attention in fp32 arithmetic, without tensor cores: for fp32, and for bf16 rows that cannot be read 16 bytes at a
+// time. What the kernels of attention_forward.cuh and attention_backward.cuh are measured by. Internal to the CUDA
+// backend.
 //
 // A block has a tile of 32 rows and walks along tiles of 32 others. Four neighbouring lanes (a quad) own a row: the
 // product with a tile's row 4 j + quad lane, and columns 4 (4 i + quad lane) .. of the sums. Sums leave out what lies
@@ -59,8 +60,7 @@ __device__ inline void add_rows(float (&sums)[D / 16][4], const float* weights, 
     const float weight = weights[k];
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      const float4 v =
-          *reinterpret_cast<const float4*>(tile + k * plain_stride<D> + 4 * (4 * i + quad_lane));
+      const float4 v = *reinterpret_cast<const float4*>(tile + k * plain_stride<D> + 4 * (4 * i + quad_lane));
       sums[i][0] = fmaf(weight, v.x, sums[i][0]);
       sums[i][1] = fmaf(weight, v.y, sums[i][1]);
       sums[i][2] = fmaf(weight, v.z, sums[i][2]);
@@ -200,8 +200,7 @@ __global__ void __launch_bounds__(plain_threads)
   const Place place = place_of(task, blockIdx.x, blocks_per_head);
   const int first_key = place.order * plain_rows, key = first_key + row;
   const std::int64_t head_row = static_cast<std::int64_t>(place.which) * task.tokens;
-  load_plain_tile<D>(key_tile, rows_of(task, place, 1, first_key), task.qkv_stride, task.tokens - first_key,
-                     task.size);
+  load_plain_tile<D>(key_tile, rows_of(task, place, 1, first_key), task.qkv_stride, task.tokens - first_key, task.size);
   load_plain_tile<D>(value_tile, rows_of(task, place, 2, first_key), task.qkv_stride, task.tokens - first_key,
                      task.size);
   float key_sums[D / 16][4], value_sums[D / 16][4];
@@ -212,8 +211,7 @@ __global__ void __launch_bounds__(plain_threads)
     __syncthreads();
     load_plain_tile<D>(query_tile, rows_of(task, place, 0, first_query), task.qkv_stride, queries, task.size,
                        task.scale);
-    load_plain_tile<D>(grad_tile, grad_out_rows_of(task, place, first_query), task.grad_out_stride, queries,
-                       task.size);
+    load_plain_tile<D>(grad_tile, grad_out_rows_of(task, place, first_query), task.grad_out_stride, queries, task.size);
     __syncthreads();
     float scores[plain_products], grads[plain_products];
     dot_rows<D>(scores, key_tile + row * plain_stride<D>, query_tile, quad_lane);

@@ -1,10 +1,10 @@
 // What attention's kernels are told, and which part of it a thread block does. Internal to the CUDA backend.
 #pragma once
 
-#include <greyhound/core/dtype.h>
-#include <greyhound/kernels/cuda/philox.cuh>
+#include <greyhound/core/rng.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace greyhound::cuda {
 
@@ -20,11 +20,11 @@ struct AttentionDropout {
 template <class T>
 struct AttentionTask {
   const T* qkv = nullptr;
-  T* out = nullptr;                 // backward only reads it
-  float* lse = nullptr;             // [all_heads, tokens]; optional in forward
-  const T* grad_out = nullptr;      // from here on: backward
+  T* out = nullptr;             // backward only reads it
+  float* lse = nullptr;         // [all_heads, tokens]; optional in forward
+  const T* grad_out = nullptr;  // from here on: backward
   T* grad_qkv = nullptr;
-  float* row_dots = nullptr;        // [all_heads, tokens]: sum of grad_out * out
+  float* row_dots = nullptr;  // [all_heads, tokens]: sum of grad_out * out
   std::int64_t qkv_stride = 0, out_stride = 0, grad_out_stride = 0, grad_qkv_stride = 0;
   int tokens = 0, channels = 0, heads = 0, size = 0;
   int all_heads = 0;  // batch * heads
@@ -79,7 +79,10 @@ template <class T>
 __device__ inline uint4 dropout_words(const AttentionTask<T>& task, const Place& place, int row, int key_block) {
   const std::uint64_t low = static_cast<std::uint64_t>(place.head) << 32 | static_cast<unsigned>(key_block);
   const std::uint64_t global_row = static_cast<std::uint64_t>(place.batch) * task.tokens + row;
-  return philox(task.dropout.key, low, task.dropout.first_row + global_row);
+  const Philox::Block block = Philox{task.dropout.key}(low, task.dropout.first_row + global_row);
+  uint4 words;
+  memcpy(&words, &block, sizeof words);
+  return words;
 }
 
 // Four lanes, `Step` apart from each other and numbered `index` 0 to 3, each drew four words: word `index` of each.

@@ -67,7 +67,8 @@ __device__ inline void multiply_rows(float (&products)[Atoms][Blocks][4], const 
 
 // Products as the left operand of the next product, `Steps` of 16 columns.
 template <int Atoms, int Blocks>
-__device__ inline void pack_weights(unsigned (&weights)[Atoms][Blocks / 2][4], const float (&values)[Atoms][Blocks][4]) {
+__device__ inline void pack_weights(unsigned (&weights)[Atoms][Blocks / 2][4],
+                                    const float (&values)[Atoms][Blocks][4]) {
 #pragma unroll
   for (int a = 0; a < Atoms; ++a) {
 #pragma unroll
@@ -116,8 +117,7 @@ __device__ inline void add_diagonal_rows(float (&sums)[D / 8][4], const unsigned
 #pragma unroll
   for (int i = 0; i < 16 * pieces / 32; ++i) {
     const int piece = i * 32 + lane;
-    const uint4 bits =
-        *reinterpret_cast<const uint4*>(rows + piece / pieces * tile_stride<D> + piece % pieces * 8);
+    const uint4 bits = *reinterpret_cast<const uint4*>(rows + piece / pieces * tile_stride<D> + piece % pieces * 8);
     non_finite = non_finite || has_non_finite(bits.x) || has_non_finite(bits.y) || has_non_finite(bits.z) ||
                  has_non_finite(bits.w);
   }
