@@ -37,16 +37,18 @@ __global__ void __launch_bounds__(dot_threads) row_dots_kernel(const __grid_cons
   if (lane == 0 && index < all) task.row_dots[index] = dot;
 }
 
-template <class Tiling>
+template <class KeyTiling, class QueryTiling>
 void backward_tiles(const Context& context, const AttentionTask<bf16>& task) {
   const bool dropout = task.dropout.threshold > 0;
-  const auto keys = dropout ? attention_key_grads_kernel<Tiling, true> : attention_key_grads_kernel<Tiling, false>;
-  const auto queries =
-      dropout ? attention_query_grads_kernel<Tiling, true> : attention_query_grads_kernel<Tiling, false>;
-  launch_attention(context, keys, task, Tiling::Rows, Tiling::Threads, Tiling::shared_bytes_of_keys,
+  launch_attention(context,
+                   dropout ? attention_key_grads_kernel<KeyTiling, true> : attention_key_grads_kernel<KeyTiling, false>,
+                   task, KeyTiling::Rows, KeyTiling::Threads, KeyTiling::shared_bytes_of_keys,
                    "attention_backward: keys and values");
-  launch_attention(context, queries, task, Tiling::Rows, Tiling::Threads, Tiling::shared_bytes_of_queries,
-                   "attention_backward: queries");
+  launch_attention(
+      context,
+      dropout ? attention_query_grads_kernel<QueryTiling, true> : attention_query_grads_kernel<QueryTiling, false>,
+      task, QueryTiling::Rows, QueryTiling::Threads, QueryTiling::shared_bytes_of_queries,
+      "attention_backward: queries");
 }
 
 template <class T, int D>
@@ -81,10 +83,10 @@ void attention_backward(const Context& context, const AttentionBackward& args, W
       if constexpr (std::is_same_v<T, bf16>) {
         if (has_packed_heads(args.qkv, task.size) && has_packed_heads(args.grad_out, task.size) &&
             has_packed_heads(args.grad_qkv, task.size)) {
-          if (task.size <= Backward64::D) {
-            backward_tiles<Backward64>(context, task);
+          if (task.size <= KeyGrads64::D) {
+            backward_tiles<KeyGrads64, QueryGrads64>(context, task);
           } else {
-            backward_tiles<Backward128>(context, task);
+            backward_tiles<KeyGrads128, QueryGrads128>(context, task);
           }
           return;
         }

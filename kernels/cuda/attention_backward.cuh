@@ -9,22 +9,26 @@
 
 namespace greyhound::cuda {
 
-template <int head_columns, int atoms, int warps, int steps>
+template <int head_columns, int atoms, int warps, int steps, int blocks>
 struct BackwardTiling {
   static constexpr int D = head_columns;
   static constexpr int Atoms = atoms;  // 16 rows each, of a warp: keys in one kernel, queries in the other
   static constexpr int Warps = warps;
-  static constexpr int Step = steps;  // rows of the tiles that are walked along
+  static constexpr int Step = steps;     // rows of the tiles that are walked along
+  static constexpr int Blocks = blocks;  // at least so many on a multiprocessor at once
   static constexpr int Rows = Warps * Atoms * 16;
   static constexpr int Threads = Warps * 32;
   static constexpr int tile_bytes = (2 * Rows + 4 * Step) * tile_stride<D> * 2;
   static constexpr int shared_bytes_of_keys = tile_bytes + 4 * Step * 4;
   static constexpr int shared_bytes_of_queries = tile_bytes;
-  static_assert(Rows % Step == 0 && Step % 16 == 0 && 2 * Step <= Threads, "");
+  static_assert(Rows % Step == 0 && Step % 16 == 0 && 2 * Step <= Threads,
+                "tiles of queries begin where tiles of keys do; one thread copies one value of a row");
 };
 
-using Backward64 = BackwardTiling<64, 2, 4, 32>;
-using Backward128 = BackwardTiling<128, 1, 4, 32>;
+using KeyGrads64 = BackwardTiling<64, 2, 4, 32, 2>;
+using KeyGrads128 = BackwardTiling<128, 1, 4, 32, 2>;
+using QueryGrads64 = BackwardTiling<64, 2, 4, 32, 2>;
+using QueryGrads128 = BackwardTiling<128, 1, 4, 32, 3>;
 
 // As words_of_queries, for 16 x 8 [keys, queries]. Here a block of words belongs to four lanes, whose rows are four
 // neighbouring keys, and each of them holds four elements of four blocks: each draws one.
@@ -52,7 +56,7 @@ __device__ inline void differentiate(float& score, float& grad, float log2_scale
 
 // grad_k and grad_v.
 template <class Tiling, bool WithDropout>
-__global__ void __launch_bounds__(Tiling::Threads)
+__global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     attention_key_grads_kernel(const __grid_constant__ AttentionTask<bf16> task, int blocks_per_head) {
   constexpr int D = Tiling::D, Atoms = Tiling::Atoms, Keys = Tiling::Rows, Queries = Tiling::Step;
   extern __shared__ __align__(128) unsigned char attention_memory[];
@@ -163,7 +167,7 @@ __global__ void __launch_bounds__(Tiling::Threads)
 
 // grad_q.
 template <class Tiling, bool WithDropout>
-__global__ void __launch_bounds__(Tiling::Threads)
+__global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     attention_query_grads_kernel(const __grid_constant__ AttentionTask<bf16> task, int blocks_per_head) {
   constexpr int D = Tiling::D, Atoms = Tiling::Atoms, Queries = Tiling::Rows, Keys = Tiling::Step;
   extern __shared__ __align__(128) unsigned char attention_memory[];

@@ -12,12 +12,13 @@ namespace greyhound::cuda {
 inline constexpr float log2_of_e = 1.4426950408889634f;
 inline constexpr float ln_of_2 = 0.6931471805599453f;
 
-template <int head_columns, int atoms, int warps, int keys>
+template <int head_columns, int atoms, int warps, int keys, int blocks>
 struct ForwardTiling {
   static constexpr int D = head_columns;  // columns of a tile; a head's size is at most that
   static constexpr int Atoms = atoms;     // 16 queries each, of a warp
   static constexpr int Warps = warps;
-  static constexpr int Keys = keys;  // of a tile
+  static constexpr int Keys = keys;      // of a tile
+  static constexpr int Blocks = blocks;  // at least so many on a multiprocessor at once
   static constexpr int Queries = Warps * Atoms * 16;
   static constexpr int Threads = Warps * 32;
   static constexpr int shared_bytes = (Queries + 4 * Keys) * tile_stride<D> * 2;
@@ -25,8 +26,8 @@ struct ForwardTiling {
                 "the first tile that a warp works on holds a visible key for each of its rows");
 };
 
-using Forward64 = ForwardTiling<64, 2, 4, 64>;
-using Forward128 = ForwardTiling<128, 2, 4, 32>;
+using Forward64 = ForwardTiling<64, 2, 4, 64, 2>;
+using Forward128 = ForwardTiling<128, 2, 4, 32, 2>;
 
 // -inf where the key stands behind the query. `query` and `key` are the positions of the first row and column.
 template <int Atoms, int Blocks>
@@ -107,7 +108,7 @@ __device__ inline void words_of_queries(unsigned (&words)[4], const AttentionTas
 }
 
 template <class Tiling, bool WithDropout>
-__global__ void __launch_bounds__(Tiling::Threads)
+__global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     attention_forward_kernel(const __grid_constant__ AttentionTask<bf16> task, int blocks_per_head) {
   constexpr int D = Tiling::D, Atoms = Tiling::Atoms, Keys = Tiling::Keys, Queries = Tiling::Queries;
   extern __shared__ __align__(128) unsigned char attention_memory[];

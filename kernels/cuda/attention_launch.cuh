@@ -52,11 +52,12 @@ AttentionTask<T> attention_task(const ConstTensor& qkv, const ConstTensor& out, 
   return task;
 }
 
-// Whether rows can be read and written in pieces of 16 bytes, each of one head.
+// Whether rows can be read and written in pieces of 16 bytes, each of one head, and tiles of up to 256 rows be
+// addressed with 32 bits.
 inline bool has_packed_heads(const ConstTensor& rows, std::int64_t size) {
   const std::int64_t elements = 16 / static_cast<std::int64_t>(size_of(rows.dtype));
   return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.row_stride % elements == 0 &&
-         size % elements == 0;
+         size % elements == 0 && rows.row_stride < (std::int64_t{1} << 24);
 }
 
 // One block for each `rows_per_block` rows of each head.

@@ -19,17 +19,21 @@ inline constexpr unsigned full_warp = 0xffffffffu;
 template <int D>
 inline constexpr int tile_stride = D + 8;
 
-// Starts copying `rows` rows of `size` elements, a multiple of 8, to a tile [Rows, D]; zeros everywhere else.
+// Starts copying `rows` rows of `size` elements, a multiple of 8, to a tile [Rows, D]; zeros everywhere else. Offsets
+// inside a tile fit 32 bits: see has_packed_heads.
 template <int D, int Rows, int Threads>
 __device__ inline void load_tile(bf16* tile, const bf16* from, std::int64_t stride, int rows, int size) {
-  constexpr int pieces = D / 8;
-  static_assert(Rows * pieces % Threads == 0, "the same number of pieces for every thread");
+  constexpr int pieces = D / 8, rows_at_once = Threads / pieces;
+  static_assert(Threads % pieces == 0 && Rows % rows_at_once == 0, "every thread copies pieces of one column");
+  const int first_row = static_cast<int>(threadIdx.x) / pieces, column = static_cast<int>(threadIdx.x) % pieces * 8;
+  const unsigned narrow_stride = static_cast<unsigned>(stride);
 #pragma unroll
-  for (int i = 0; i < Rows * pieces / Threads; ++i) {
-    const int piece = i * Threads + static_cast<int>(threadIdx.x);
-    const int row = piece / pieces, column = piece % pieces * 8;
+  for (int i = 0; i < Rows / rows_at_once; ++i) {
+    const int row = i * rows_at_once + first_row;
     const bool valid = row < rows && column < size;
-    copy_async_16(tile + row * tile_stride<D> + column, valid ? from + row * stride + column : from, valid);
+    copy_async_16(tile + row * tile_stride<D> + column,
+                  from + (valid ? static_cast<unsigned>(row) * narrow_stride + static_cast<unsigned>(column) : 0u),
+                  valid);
   }
 }
 
