@@ -158,12 +158,11 @@ TEST_CASE("attention on CUDA: head sizes against fp64" * doctest::test_suite("cu
 
 TEST_CASE("attention on CUDA: long sequences against fp64" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
-  for (DType dtype : {DType::fp32, DType::bf16}) {
-    check_against_reference({1, 1000, 128, 2}, dtype);
-    check_against_reference({1, 1024, 128, 2}, dtype, some_dropout);
-    check_against_reference({1, 1000, 128, 1}, dtype, some_dropout);
-    check_against_reference({1, 2048, 64, 1}, dtype);
-  }
+  check_against_reference({1, 1000, 64, 1}, DType::fp32);
+  check_against_reference({1, 1024, 40, 1}, DType::fp32, some_dropout);
+  check_against_reference({1, 1000, 64, 1}, DType::bf16, some_dropout);
+  check_against_reference({1, 1024, 128, 1}, DType::bf16);
+  check_against_reference({1, 2048, 64, 1}, DType::bf16);
 }
 
 TEST_CASE("attention on CUDA: agrees with the CPU" * doctest::test_suite("cuda")) {
