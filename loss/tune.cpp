@@ -1,5 +1,6 @@
 #include <greyhound/loss/tune.h>
 
+#include <greyhound/core/arena.h>
 #include <greyhound/core/memory.h>
 #include <greyhound/core/rng.h>
 #include <greyhound/core/workspace.h>
@@ -35,23 +36,6 @@ struct Operands {
     if (with_bias) made.bias = take(DType::fp32, Shape{shape.vocab});
     return made;
   }
-};
-
-// Memory of the context's device for as long as the object lives.
-class Scratch {
- public:
-  Scratch(const Context& context, std::size_t bytes)
-      : device_(context.device()), data_(allocate(device_, bytes)), workspace_(data_, bytes, device_) {}
-  ~Scratch() { deallocate(device_, data_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  Workspace& workspace() { return workspace_; }
-
- private:
-  Device device_;
-  void* data_;
-  Workspace workspace_;
 };
 
 std::size_t scratch_bytes(const Plan& plan, bool with_bias) {
@@ -121,8 +105,11 @@ void tune_chunk(const Context& context, const Plan& plan, const Operands& operan
 
 void tune(const Context& context, const Plan& plan, bool with_bias) {
   if (context.device().is_cpu() || plan.shape.tokens == 0) return;
-  Scratch scratch(context, scratch_bytes(plan, with_bias));
-  Workspace& workspace = scratch.workspace();
+  ArenaPlan memory;
+  const ArenaPlan::Slot slot =
+      memory.add("tuning", "scratch", DType::uint8, {static_cast<std::int64_t>(scratch_bytes(plan, with_bias))});
+  const Arena arena(context, memory);
+  Workspace workspace(arena[slot]);
   const Operands operands =
       Operands::make(plan, with_bias, [&](DType dtype, const Shape& shape) { return workspace.take(dtype, shape); });
   for (const Tensor& tensor : {operands.chunk.tile, operands.inputs, operands.weight, operands.grad_weight,

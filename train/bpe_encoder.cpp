@@ -1,3 +1,4 @@
+#include <greyhound/core/error.h>
 #include <greyhound/train/bpe_encoder.h>
 #include <greyhound/train/bpe_split.h>
 
@@ -12,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t no_pair = ~std::uint64_t{0};
 constexpr std::size_t cache_slots = 1 << 15;  // 2 MB
-constexpr std::size_t short_word = 48;        // bytes: up to here looking through all pairs beats a heap
+constexpr std::size_t steps_per_poll = 1 << 16;
+constexpr std::size_t short_word = 48;  // bytes: up to here looking through all pairs beats a heap
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
@@ -67,31 +69,38 @@ void BpeMerges::merge_short(std::int32_t* ids, std::size_t& count) const {
   }
 }
 
-void BpeMerges::merge_long(std::vector<std::int32_t>& ids) const {
+void BpeMerges::merge_long(std::vector<std::int32_t>& ids, const Poll& poll) const {
+  require(ids.size() < none, "a word of ", ids.size(), " bytes is too long: 4 GB at most without white space");
+  std::size_t steps = 0;
+  const auto step = [&] {
+    if (++steps % steps_per_poll == 0 && poll) poll();
+  };
   // A linked list of the tokens, and a heap of the pairs that may merge. What a merge makes stale stays in the heap
   // until it comes up.
-  const std::size_t count = ids.size(), end = count;
-  std::vector<std::size_t> next(count), previous(count);
-  std::vector<Merge> merges(count, {none, 0});              // of a token and its next; none for one that is gone
-  using Candidate = std::pair<std::uint32_t, std::size_t>;  // rank, position
+  const auto count = static_cast<std::uint32_t>(ids.size()), end = count;
+  std::vector<std::uint32_t> next(count), previous(count);
+  std::vector<Merge> merges(count, {none, 0});                // of a token and its next; none for one that is gone
+  using Candidate = std::pair<std::uint32_t, std::uint32_t>;  // rank, position
   std::vector<Candidate> first;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    step();
     next[i] = i + 1;
     previous[i] = i == 0 ? end : i - 1;
     if (i + 1 < count) merges[i] = find(ids[i], ids[i + 1]);
     if (merges[i].rank != none) first.emplace_back(merges[i].rank, i);
   }
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap(std::greater<>(), std::move(first));
-  const auto renew = [&](std::size_t i) {
+  const auto renew = [&](std::uint32_t i) {
     merges[i] = next[i] == end ? Merge{none, 0} : find(ids[i], ids[next[i]]);
     if (merges[i].rank != none) heap.emplace(merges[i].rank, i);
   };
   while (!heap.empty()) {
+    step();
     const auto [rank, i] = heap.top();
     heap.pop();
     if (merges[i].rank != rank) continue;
     ids[i] = merges[i].merged;
-    const std::size_t gone = next[i];
+    const std::uint32_t gone = next[i];
     next[i] = next[gone];
     if (next[i] != end) previous[next[i]] = i;
     merges[gone].rank = none;
@@ -99,11 +108,11 @@ void BpeMerges::merge_long(std::vector<std::int32_t>& ids) const {
     if (previous[i] != end) renew(previous[i]);
   }
   std::size_t kept = 0;
-  for (std::size_t i = 0; i != end; i = next[i]) ids[kept++] = ids[i];
+  for (std::uint32_t i = 0; i != end; i = next[i]) ids[kept++] = ids[i];
   ids.resize(kept);
 }
 
-void BpeMerges::encode_word(std::string_view word, std::vector<std::int32_t>& tokens) const {
+void BpeMerges::encode_word(std::string_view word, std::vector<std::int32_t>& tokens, const Poll& poll) const {
   const auto token_of = [&](char byte) { return byte_tokens_[static_cast<unsigned char>(byte)]; };
   if (word.size() <= short_word) {
     std::int32_t ids[short_word];
@@ -114,12 +123,13 @@ void BpeMerges::encode_word(std::string_view word, std::vector<std::int32_t>& to
   } else {
     std::vector<std::int32_t> ids(word.size());
     std::transform(word.begin(), word.end(), ids.begin(), token_of);
-    merge_long(ids);
+    merge_long(ids, poll);
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
 }
 
-BpeEncoder::BpeEncoder(std::shared_ptr<const BpeMerges> merges) : merges_(std::move(merges)), slots_(cache_slots) {}
+BpeEncoder::BpeEncoder(std::shared_ptr<const BpeMerges> merges, Poll poll)
+    : merges_(std::move(merges)), slots_(cache_slots), poll_(std::move(poll)) {}
 
 void BpeEncoder::encode(std::string_view text, std::vector<std::int32_t>& tokens) {
   for (std::size_t begin = 0; begin < text.size();) {
@@ -127,7 +137,7 @@ void BpeEncoder::encode(std::string_view text, std::vector<std::int32_t>& tokens
     const std::string_view word = text.substr(begin, end - begin);
     begin = end;
     if (word.size() > 15) {
-      merges_->encode_word(word, tokens);
+      merges_->encode_word(word, tokens, poll_);
       continue;
     }
     std::uint64_t key[2] = {};

@@ -4,11 +4,14 @@
 #include <greyhound/train/bpe_vocabulary.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 namespace greyhound {
+
+using Poll = std::function<void()>;
 
 // A vocabulary's merges, ready to be looked up. Immutable: threads share one.
 class BpeMerges {
@@ -23,12 +26,13 @@ class BpeMerges {
   Merge find(std::int32_t left, std::int32_t right) const;
 
   // Appends the tokens of one word. The pair of the lowest rank merges first, of equal ones the leftmost. n log n in
-  // the word's length.
-  void encode_word(std::string_view word, std::vector<std::int32_t>& tokens) const;
+  // the word's length; some 30 bytes of memory for each byte of a long word. `poll` is called now and then in long
+  // words: what it throws ends the work.
+  void encode_word(std::string_view word, std::vector<std::int32_t>& tokens, const Poll& poll = {}) const;
 
  private:
   void merge_short(std::int32_t* ids, std::size_t& count) const;
-  void merge_long(std::vector<std::int32_t>& ids) const;
+  void merge_long(std::vector<std::int32_t>& ids, const Poll& poll) const;
 
   struct Slot {
     std::uint64_t pair;
@@ -42,7 +46,7 @@ class BpeMerges {
 // Encodes for one thread: remembers the words it has met, in a table of fixed size.
 class BpeEncoder {
  public:
-  explicit BpeEncoder(std::shared_ptr<const BpeMerges> merges);
+  explicit BpeEncoder(std::shared_ptr<const BpeMerges> merges, Poll poll = {});
 
   // Appends the tokens of `text`, any bytes. Never special tokens.
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
@@ -56,6 +60,7 @@ class BpeEncoder {
   };
   std::shared_ptr<const BpeMerges> merges_;
   std::vector<Slot> slots_;
+  Poll poll_;
 };
 
 }  // namespace greyhound

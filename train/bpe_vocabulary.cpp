@@ -1,7 +1,8 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/bpe_vocabulary.h>
-#include <greyhound/train/mapped_file.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/utf8.h>
+#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -133,12 +134,35 @@ class BpeVocabularyBuilder {
     if (end == ids_.end() && special_.size() == 1) vocabulary.end_of_text_ = special_.front();
     vocabulary.merges_ = std::move(merges_);
     vocabulary.special_ = std::move(special_);
+    check_merges(vocabulary);
     return vocabulary;
   }
 
   bool has(const std::string& text) const { return ids_.count(text) > 0; }
 
  private:
+  // A list of merges that was cut short makes other tokens of every text, and nothing else would tell. Of GPT-2's
+  // tokens all but the bytes and <|endoftext|> are made by a merge; other files have some like <pad> besides.
+  void check_merges(BpeVocabulary& vocabulary) const {
+    std::vector<bool> made(vocabulary.tokens_.size());
+    for (const BpeMerge& merge : vocabulary.merges_) made[static_cast<std::size_t>(merge.merged)] = true;
+    for (const std::int32_t id : vocabulary.special_) made[static_cast<std::size_t>(id)] = true;
+    std::size_t missing = 0, example = 0;
+    for (std::size_t id = 0; id < made.size(); ++id) {
+      const std::string& token = vocabulary.tokens_[id];
+      const bool named = (token.front() == '<' && token.back() == '>') || (token.front() == '[' && token.back() == ']');
+      if (made[id] || token.size() == 1 || named) continue;
+      if (missing++ == 0) example = id;
+    }
+    if (missing == 0) return;
+    const std::string message =
+        concat(name_, ": ", missing, missing == 1 ? " token" : " tokens", " of the vocabulary, such as ",
+               quoted(to_byte_alphabet(vocabulary.tokens_[example])), missing == 1 ? ", is" : ", are",
+               " made by no merge; is the list of merges complete?");
+    if (missing * 100 > vocabulary.merges_.size()) throw_runtime(message);
+    vocabulary.warning_ = message;
+  }
+
   void add(const std::string& text, const Json& id) {
     if (!id.is_number_integer() || id < 0 || id > 0x7FFFFFFF) {
       throw_runtime(name_, ": the token ", quoted(text), " has id ", shown(id), ": expected a number from 0");
@@ -251,17 +275,21 @@ BpeVocabulary BpeVocabulary::parse_vocab_and_merges(std::string_view vocab_json,
 }
 
 std::shared_ptr<const BpeVocabulary> BpeVocabulary::load(const std::string& path) {
-  const auto share = [](BpeVocabulary&& made) { return std::make_shared<const BpeVocabulary>(std::move(made)); };
+  const auto share = [](BpeVocabulary&& made) {
+    if (!made.warning_.empty()) spdlog::warn(made.warning_);
+    return std::make_shared<const BpeVocabulary>(std::move(made));
+  };
   std::error_code ignored;
   const bool folder = fs::is_directory(path, ignored);
   const auto in_folder = [&](const char* name) { return (fs::path(path) / name).string(); };
   const std::string json = folder ? in_folder("tokenizer.json") : path;
-  if (fs::exists(json, ignored)) return share(parse_tokenizer_json(MappedFile(json).text(), json));
+  const auto contents = [](const std::string& file) { return read_small_file(file, most_file_bytes); };
+  if (fs::exists(json, ignored)) return share(parse_tokenizer_json(contents(json), json));
   const char* const names[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
   for (const auto& [vocab, merges] : names) {
     if (!folder || !fs::exists(in_folder(vocab), ignored)) continue;
-    const MappedFile vocab_file(in_folder(vocab)), merges_file(in_folder(merges));
-    return share(parse_vocab_and_merges(vocab_file.text(), vocab_file.path(), merges_file.text(), merges_file.path()));
+    const std::string vocab_path = in_folder(vocab), merges_path = in_folder(merges);
+    return share(parse_vocab_and_merges(contents(vocab_path), vocab_path, contents(merges_path), merges_path));
   }
   throw_usage("tokenizer ", path, folder ? ": the folder holds neither" : ": there is no such file or folder: expected",
               folder ? " tokenizer.json nor vocab.json with merges.txt"

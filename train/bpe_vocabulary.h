@@ -20,7 +20,8 @@ class BpeVocabulary {
   // `path`: a tokenizer.json of Hugging Face, or a folder that holds one, or vocab.json and merges.txt (encoder.json
   // and vocab.bpe, as OpenAI calls them). Throws a usage Error when there is none, and a runtime Error of one line with
   // the file for what is malformed, or for a tokenizer.json that is something else than byte-level BPE with GPT-2's
-  // pattern.
+  // pattern, and for merges that make less than 99 of 100 tokens; warns of fewer that no merge makes.
+  static constexpr std::uint64_t most_file_bytes = 256 << 20;
   static std::shared_ptr<const BpeVocabulary> load(const std::string& path);
 
   // From the contents of the files; the names stand for the files in messages.
@@ -49,6 +50,7 @@ class BpeVocabulary {
   std::vector<std::int32_t> special_;
   std::array<std::int32_t, 256> byte_tokens_{};
   std::int32_t end_of_text_ = -1;
+  std::string warning_;
 };
 
 // GPT-2's printable alphabet, in which BPE files write bytes: 'A' for itself, U+0120 for a space.

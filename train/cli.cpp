@@ -21,10 +21,10 @@ constexpr const char* exit_codes =
 CLI::Validator in_range(const ConfigKey& key) {
   const auto check = [key](const std::string& text) {
     try {
-      parse_value(key, text, false, "'" + text + "'");
+      parse_value(key, text, false, "");
       return std::string();
     } catch (const Error& error) {
-      return std::string(error.what());
+      return std::string(error.what()).substr(2 + key.name().size() + 2);  // CLI11 names the option
     }
   };
   return CLI::Validator(check, "");
@@ -32,6 +32,7 @@ CLI::Validator in_range(const ConfigKey& key) {
 
 CLI::Validator as_key(const char* section, const char* name, double low) {
   ConfigKey key = *find_config_key(section, name);
+  key.meaning.clear();  // the option has its own
   key.range.low = low;
   return in_range(key);
 }
@@ -39,8 +40,6 @@ CLI::Validator as_key(const char* section, const char* name, double low) {
 // Of a whole number that is no key of the configuration.
 CLI::Validator from_to(double low, double high) {
   ConfigKey key;
-  key.section = "command line";
-  key.key = "number";
   key.default_value = std::int64_t{0};
   key.range = {low, high};
   return in_range(key);
@@ -65,7 +64,7 @@ void add_sample(CLI::App& app, SampleOptions& options) {
       ->check(as_key("sample", "top_k", 0));
   command->add_option("--seed", options.seed, "Of the random numbers; the default is run.seed")
       ->check(as_key("run", "seed", 0));
-  command->footer("What is not given is taken from the run's configuration.");
+  command->footer(std::string("What is not given is taken from the run's configuration.\n\n") + exit_codes);
   command->callback([&options] { sample_command(options); });
 }
 
@@ -112,6 +111,16 @@ void add_export(CLI::App& app, ExportOptions& options) {
   command->callback([&options] { export_command(options); });
 }
 
+// CLI11 says of these that one argument was expected and several were given, of which nobody thinks who repeats one.
+void require_given_once(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    for (const CLI::Option* option : command->get_options()) {
+      const bool repeated = option->get_expected_max() == 1 && option->count() > 1;
+      require(!repeated, option->get_name(), ": given ", option->count(), " times, expected once");
+    }
+  }
+}
+
 }  // namespace
 
 void run_cli(int argc, const char* const* argv) {
@@ -140,6 +149,7 @@ void run_cli(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& call) {
     app.exit(call, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
+    require_given_once(app);
     throw_usage(error.what(), " (see greyhound --help)");
   }
 }

@@ -1,6 +1,7 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/completion_data.h>
 #include <greyhound/train/generate.h>
+#include <greyhound/train/lines.h>
 #include <greyhound/train/mapped_file.h>
 #include <greyhound/train/tokenize_files.h>
 #include <nlohmann/json.hpp>
@@ -9,28 +10,13 @@
 #include <optional>
 
 namespace greyhound {
-namespace {
-
-// Calls visit(line, number) for every line that is not blank, until it says false.
-template <class Visit>
-void for_each_line(std::string_view text, Visit&& visit) {
-  std::int64_t number = 1;
-  for (std::size_t begin = 0; begin < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    if (line.find_first_not_of(" \t\r") != line.npos && !visit(line, number)) return;
-    begin = end + 1;
-  }
-}
-
-}  // namespace
-
 bool holds_completions(const std::string& path) {
   if (!is_json_lines(path)) return false;
   bool found = false;
-  for_each_line(MappedFile(path).text(), [&](std::string_view line, std::int64_t) {
+  for_each_line(MappedFile(path).text(), [&](std::string_view line, std::size_t, std::int64_t) {
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-    found = json.is_object() && json.contains("prompt");
+    // One of the two is enough to tell what was meant; the reader then names what is missing.
+    found = json.is_object() && (json.contains("prompt") || (json.contains("completion") && !json.contains("text")));
     return false;
   });
   return found;
@@ -50,7 +36,7 @@ void Completions::add(const std::string& path, const Tokenizer& tokenizer) {
     }
   };
   const MappedFile file(path);
-  for_each_line(file.text(), [&](std::string_view line, std::int64_t number) {
+  for_each_line(file.text(), [&](std::string_view line, std::size_t, std::int64_t number) {
     const std::string where = concat(path, ": line ", number);
     const std::string prompt = json_text(line, "prompt", where), completion = json_text(line, "completion", where);
     Example example{};

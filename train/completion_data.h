@@ -12,7 +12,7 @@
 
 namespace greyhound {
 
-// Does the file hold lines of JSON whose first has a prompt? False for files that cannot be read.
+// Does the file hold lines of JSON whose first has a prompt or a completion? False for files that cannot be read.
 bool holds_completions(const std::string& path);
 
 // Examples one after the other: the prompt's tokens (encoded alone, as `sample` does), the completion's, and

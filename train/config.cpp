@@ -2,16 +2,14 @@
 #include <greyhound/train/batch_plan.h>
 #include <greyhound/train/config.h>
 #include <greyhound/train/config_schema.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/one_line.h>
 #include <greyhound/train/yaml_reader.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <sstream>
-
 namespace greyhound {
 namespace {
+
+constexpr std::uint64_t most_config_bytes = 16 << 20;
 
 void apply(Config& config, std::set<std::string>& given, const YamlEntry& entry) {
   require(is_config_section(entry.section), entry.section_where, ": unknown section ", entry.section,
@@ -31,7 +29,8 @@ YamlEntry read_override(const std::string& text) {
   const std::string where = "override '" + text + "'";
   const std::size_t equals = text.find('=');
   const std::size_t dot = text.find('.');
-  require(equals != std::string::npos && dot < equals && dot > 0, where, ": expected section.key=value");
+  require(equals != std::string::npos && equals > 0 && dot > 0, where, ": expected section.key=value");
+  require(dot < equals, where, ": expected section.key=value", suggest_section(text.substr(0, equals)));
   YamlEntry entry = read_yaml_scalar(text.substr(equals + 1), where);
   entry.section = text.substr(0, dot);
   entry.key = text.substr(dot + 1, equals - dot - 1);
@@ -66,13 +65,13 @@ Config parse_config(const std::string& text, const std::string& name, const std:
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
                    const ConfigCompletion& complete) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  // Reading is what fails for a folder; opening one succeeds.
-  if (!file || (file.peek() != std::ifstream::traits_type::eof() && !(text << file.rdbuf())) || file.bad()) {
-    throw_usage("cannot read the configuration ", path, ": ", std::strerror(errno ? errno : EIO));
+  std::string text;
+  try {
+    text = read_small_file(path, most_config_bytes);
+  } catch (const Error& error) {
+    throw_usage("cannot read the configuration ", path, ": ", error.what());
   }
-  return parse_config(text.str(), path, overrides, complete);
+  return parse_config(text, path, overrides, complete);
 }
 
 std::string to_yaml(const Config& config) {

@@ -1,6 +1,7 @@
 // Values of configuration keys: from text, to text, and in range. Suggestions for names that are not keys.
 #include <greyhound/core/error.h>
 #include <greyhound/train/config_schema.h>
+#include <greyhound/train/one_line.h>
 
 #include <algorithm>
 #include <cctype>
@@ -96,7 +97,7 @@ std::string Range::text() const {
 ConfigValue parse_value(const ConfigKey& key, const std::string& text, bool quoted, const std::string& where) {
   const auto refuse = [&]() {
     throw_usage(where, ": ", key.name(), ": expected ", expected(key), ", got ", quoted ? "the text \"" : "",
-                text.empty() && !quoted ? "''" : text, quoted ? "\"" : "");
+                text.empty() && !quoted ? "''" : one_line(text), quoted ? "\"" : "");
   };
   ConfigValue value = key.default_value;
   if (std::int64_t* integer = std::get_if<std::int64_t>(&value)) {
@@ -108,6 +109,9 @@ ConfigValue parse_value(const ConfigKey& key, const std::string& text, bool quot
     *flag = text == "true";
   } else {
     if (!key.choices.empty() && std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) refuse();
+    // Names of files end at such a character, for the system: another file would be taken.
+    require(text.find('\0') == std::string::npos || key.name() == "sample.prompt", where, ": ", key.name(),
+            ": expected text without the character \\x00, got ", one_line(text));
     value = text;
   }
   check_range(key, value, where);
@@ -127,14 +131,15 @@ void check_range(const ConfigKey& key, const ConfigValue& value, const std::stri
     }
     return;
   }
+  const std::string meaning = key.meaning.empty() ? "" : " (" + key.meaning + ")";
   require(key.range.contains(number), where, ": ", key.name(), ": expected ", expected(key), " ", key.range.text(),
-          ", got ", format_value(value, false), " (", key.meaning, ")");
+          ", got ", format_value(value, false), meaning);
   if (!std::holds_alternative<double>(value)) return;
   // The device computes in fp32, where a number may become one that is out of range, or vanish.
   const double in_fp32 = static_cast<double>(static_cast<float>(number));
   require(key.range.contains(in_fp32) && (number == 0 || in_fp32 != 0), where, ": ", key.name(), ": expected ",
           expected(key), " ", key.range.text(), ", got ", format_value(value, false), ", which is ",
-          format_number(in_fp32), " in single precision (", key.meaning, ")");
+          format_number(in_fp32), " in single precision", meaning);
 }
 
 std::string format_value(const ConfigValue& value, bool quote_text) {

@@ -1,5 +1,6 @@
 #include <greyhound/train/content_hash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
@@ -16,29 +17,51 @@ std::uint64_t scramble(std::uint64_t x) {
 
 }  // namespace
 
-std::string content_hash(std::string_view contents) {
+void ContentHash::absorb(const char* block) {
   // Four lanes, so that multiplications overlap; each step is a bijection of its lane.
-  std::uint64_t lanes[4] = {0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5};
-  const auto absorb = [&](const char* block) {
-    std::uint64_t words[4];
-    std::memcpy(words, block, sizeof words);
-    for (int i = 0; i < 4; ++i) lanes[i] = std::rotl((lanes[i] ^ words[i]) * 0x9FB21C651E98DF25, 29);
-  };
-  std::size_t position = 0;
-  for (; position + 32 <= contents.size(); position += 32) absorb(contents.data() + position);
-  char rest[32] = {};
-  std::memcpy(rest, contents.data() + position, contents.size() - position);
-  absorb(rest);
+  std::uint64_t words[4];
+  std::memcpy(words, block, sizeof words);
+  for (std::size_t i = 0; i < 4; ++i) lanes_[i] = std::rotl((lanes_[i] ^ words[i]) * 0x9FB21C651E98DF25, 29);
+}
 
-  std::uint64_t low = contents.size(), high = ~contents.size();
-  for (const std::uint64_t lane : lanes) {
+void ContentHash::add(std::string_view contents) {
+  if (contents.empty()) return;
+  const std::size_t held = bytes_ % sizeof rest_;
+  bytes_ += contents.size();
+  if (held > 0) {
+    const std::size_t part = std::min(sizeof rest_ - held, contents.size());
+    std::memcpy(rest_ + held, contents.data(), part);
+    contents.remove_prefix(part);
+    if (held + part < sizeof rest_) return;
+    absorb(rest_);
+  }
+  for (; contents.size() >= sizeof rest_; contents.remove_prefix(sizeof rest_)) absorb(contents.data());
+  if (!contents.empty()) std::memcpy(rest_, contents.data(), contents.size());
+}
+
+std::array<std::uint64_t, 2> ContentHash::finish() {
+  const std::size_t held = bytes_ % sizeof rest_;
+  std::memset(rest_ + held, 0, sizeof rest_ - held);
+  absorb(rest_);
+  std::uint64_t low = bytes_, high = ~low;
+  for (const std::uint64_t lane : lanes_) {
     low = scramble(low ^ lane);
     high = scramble(high + lane);
   }
+  return {high, low};
+}
+
+std::string to_hexadecimal(const std::array<std::uint64_t, 2>& hash) {
   char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(high),
-                static_cast<unsigned long long>(low));
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash[0]),
+                static_cast<unsigned long long>(hash[1]));
   return text;
+}
+
+std::string content_hash(std::string_view contents) {
+  ContentHash hash;
+  hash.add(contents);
+  return to_hexadecimal(hash.finish());
 }
 
 }  // namespace greyhound

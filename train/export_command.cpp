@@ -34,6 +34,12 @@ void require_absent(const std::string& path) {
   require(!fs::exists(path, ignored), path, ": is there already; choose another place, or remove it");
 }
 
+// Of bare ids with a vocabulary that is rounded up, GPT-2's is the likely one.
+std::int32_t end_of_text(const Tokenizer& tokenizer) {
+  constexpr std::int32_t of_gpt2 = 50256;
+  return tokenizer.kind() == TokenizerKind::ids && tokenizer.vocab_size() > of_gpt2 ? of_gpt2 : tokenizer.end_of_text();
+}
+
 void write_tokenizer(const std::string& folder, const Tokenizer& tokenizer, const Config& config) {
   tokenizer.save(folder + "/tokenizer.json");
   write_atomically(folder + "/tokenizer_config.json",
@@ -55,8 +61,8 @@ void export_command(const ExportOptions& options) {
     for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
       require_absent(options.out + "/" + file);
     }
-    write_hf_model(options.out, model, dtype, config.model.dropout);
     const Tokenizer tokenizer = Tokenizer::load(run.tokenizer());
+    write_hf_model(options.out, model, dtype, config.model.dropout, end_of_text(tokenizer));
     const bool gpt2_tokenizer = tokenizer.kind() == TokenizerKind::bpe;
     if (gpt2_tokenizer) write_tokenizer(options.out, tokenizer, config);
     spdlog::info(

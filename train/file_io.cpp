@@ -19,7 +19,7 @@ namespace {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), name_(path + ".tmp") {
+AtomicFile::AtomicFile(const std::string& path) : path_(path), name_(concat(path, ".", ::getpid(), ".tmp")) {
   descriptor_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail(path_, "open");
 }

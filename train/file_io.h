@@ -10,9 +10,9 @@ namespace greyhound {
 // Hands bytes to the file being written.
 using ByteSink = std::function<void(const void* data, std::size_t bytes)>;
 
-// `write` fills a temporary file beside `path`, which is then synced and renamed: `path` holds its old contents or all
-// of the new ones, also after a crash. Throws a runtime Error that names the path and the system's reason; a failure
-// leaves no temporary file.
+// `write` fills a temporary file of this process beside `path`, which is then synced and renamed: `path` holds its old
+// contents or all of the new ones, also after a crash. Throws a runtime Error that names the path and the system's
+// reason; a failure leaves no temporary file.
 void write_atomically(const std::string& path, const std::function<void(const ByteSink& sink)>& write);
 void write_atomically(const std::string& path, const std::string& contents);
 

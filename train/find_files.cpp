@@ -19,6 +19,13 @@ constexpr KnownData known_data[] = {
     {"data/tinyshakespeare.txt", "scripts/get_data shakespeare"},
 };
 
+// What the key takes.
+const char* expected_files(const std::string& key) {
+  if (key == "tokenize") return "text, lines of JSON (.jsonl), or a glob of either";
+  if (key.rfind("data.", 0) == 0) return "text, token shards (.bin), a glob of either, or `synthetic`";
+  return "text, token shards (.bin), or a glob of either";
+}
+
 std::vector<std::string> expand(const std::string& pattern) {
   glob_t matches{};
   std::vector<std::string> paths;
@@ -43,11 +50,11 @@ std::vector<std::string> find_files(const std::string& key, const std::string& p
       require(normal != known.path, key, ": ", pattern, " is missing; make it with: ", known.command);
     }
     throw_usage(key, ": no file matches ", pattern, " (in ", std::filesystem::current_path(ignored).string(),
-                "): expected text, token shards (.bin), a glob of either, or `synthetic`");
+                "): expected ", expected_files(key));
   }
   for (const std::string& path : paths) {
     require(!std::filesystem::is_directory(path, ignored), key, ": ", path, " is a folder; a glob such as ",
-            (std::filesystem::path(path) / "*.bin").string(), " names the files in it");
+            (std::filesystem::path(path) / (key == "tokenize" ? "*.txt" : "*.bin")).string(), " names the files in it");
     // A pipe or a device has no size, and reading one may wait for ever.
     require(std::filesystem::is_regular_file(path, ignored), key, ": ", path, " is not a regular file");
   }

@@ -4,10 +4,12 @@
 #include <greyhound/core/memory.h>
 #include <greyhound/train/hf_model_folder.h>
 #include <greyhound/train/llmc_model_file.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/run_dir.h>
 #include <greyhound/train/safetensors.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <vector>
@@ -36,6 +38,28 @@ void transpose(const From* from, std::int64_t stride, To* to, std::int64_t rows,
       }
     }
   }
+}
+
+// Weights that diverged would make every loss NaN, of which training could only say that its gradient is.
+void require_finite(const Tensor& values, const std::string& path, const std::string& name) {
+  dispatch(values.dtype, "load_weights", [&](auto tag) {
+    using Type = typename decltype(tag)::type;
+    const Type* numbers = values.as<Type>();
+    for (std::int64_t i = 0; i < values.elements(); ++i) {
+      if (!std::isfinite(to_float(numbers[i]))) {
+        throw_runtime(path, ": ", name, ": expected finite weights, found ", to_float(numbers[i]), " at element ", i);
+      }
+    }
+  });
+}
+
+// For a path of one file of a folder that is a model.
+void require_no_part(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const bool part = path.extension() == ".safetensors" || path.extension() == ".json" || name == "config.yaml" ||
+                    name == "pytorch_model.bin";
+  const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  require(!part, path.string(), ": is one file of a model: give the folder, ", folder);
 }
 
 std::string what_is_there(const std::string& path) {
@@ -98,7 +122,7 @@ ModelFile read_run_model(const std::string& run_dir) {
   });
   for (const std::string& name : file->names()) {
     if (model.tensors.count(name) == 0) {
-      throw_runtime(model.path, ": holds a tensor ", name, ", which this model does not have");
+      throw_runtime(model.path, ": holds a tensor ", one_line(name), ", which this model does not have");
     }
   }
   return model;
@@ -106,7 +130,10 @@ ModelFile read_run_model(const std::string& run_dir) {
 
 ModelFile open_model(const std::string& path) {
   std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) return read_llmc_model(path);
+  if (fs::is_regular_file(path, ignored)) {
+    require_no_part(path);
+    return read_llmc_model(path);
+  }
   const bool run = is_run_folder(path), hugging_face = fs::exists(path + "/config.json", ignored);
   require(run || hugging_face, path, ": ", what_is_there(path),
           "; expected the folder of a Greyhound run, a Hugging Face folder of a GPT-2, or a llm.c model (.bin)");
@@ -134,11 +161,13 @@ void load_weights(const ModelFile& model, const Context& context, const Paramete
     const Tensor target = weights.slice(parameter.offset, shape);
     if (weights.device.is_cpu()) {
       read_tensor(stored, target);
+      require_finite(target, model.path, parameter.name);
       continue;
     }
     buffer.resize(target.bytes());
     const Tensor staged(buffer.data(), target.dtype, shape);
     read_tensor(stored, staged);
+    require_finite(staged, model.path, parameter.name);
     copy(context, target, staged);
     context.synchronize();
   }

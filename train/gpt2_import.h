@@ -57,7 +57,7 @@ void complete_model_section(Config& config, const std::set<std::string>& given);
 std::optional<Tokenizer> initial_tokenizer(const Config& config);
 
 // Weights [block_elements] fp32 to start training from: those of model.init_from, or drawn from run.seed without one.
-// Padded rows are zero.
+// Padded rows are zero. Throws a runtime Error with the file and the tensor for weights that are NaN or infinite.
 void initialize_weights(const Context& context, const Config& config, const ParameterList& parameters,
                         const Tensor& weights);
 void load_weights(const ModelFile& model, const Context& context, const ParameterList& parameters,

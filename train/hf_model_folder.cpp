@@ -4,6 +4,7 @@
 #include <greyhound/core/version.h>
 #include <greyhound/train/file_io.h>
 #include <greyhound/train/mapped_file.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/safetensors.h>
 
 #include <cstddef>
@@ -21,7 +22,6 @@ namespace {
 
 constexpr const char* prefix = "transformer.";
 constexpr std::size_t most_config_bytes = 1 << 20;
-constexpr std::int64_t end_of_text = 50256;  // of GPT-2's tokenizer
 constexpr double epsilon = 1e-5;
 
 // config.json of one folder; every message starts with its path.
@@ -111,9 +111,8 @@ bool same_values(const ConstTensor& a, const ConstTensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes()) == 0;
 }
 
-nlohmann::ordered_json config_of(const Gpt2Sizes& sizes, DType dtype, double dropout) {
-  const bool has_end_of_text = sizes.vocab_size > end_of_text;
-  const nlohmann::ordered_json end = has_end_of_text ? nlohmann::ordered_json(end_of_text) : nlohmann::ordered_json();
+nlohmann::ordered_json config_of(const Gpt2Sizes& sizes, DType dtype, double dropout, std::int32_t end_of_text) {
+  const nlohmann::ordered_json end = end_of_text >= 0 ? nlohmann::ordered_json(end_of_text) : nlohmann::ordered_json();
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"activation_function", "gelu_new"},
@@ -159,7 +158,8 @@ ModelFile read_hf_model(const std::string& folder) {
   for (const std::string& name : file->names()) {
     const bool ours = name.rfind(before, 0) == 0 && model.tensors.count(name.substr(before.size())) > 0;
     if (ours || is_mask(name) || (name == lm_head_name && model.tensors.count(name) > 0)) continue;
-    if (name != lm_head_name) throw_runtime(model.path, ": holds a tensor ", name, ", which GPT-2 does not have");
+    if (name != lm_head_name)
+      throw_runtime(model.path, ": holds a tensor ", one_line(name), ", which GPT-2 does not have");
     if (!same_values((*file)[name], model.tensors.at("wte.weight").values)) {
       throw_runtime(model.path, ": lm_head.weight differs from ", before,
                     "wte.weight, but config.json does not say \"tie_word_embeddings\": false");
@@ -168,7 +168,8 @@ ModelFile read_hf_model(const std::string& folder) {
   return model;
 }
 
-void write_hf_model(const std::string& folder, const ModelFile& model, DType dtype, double dropout) {
+void write_hf_model(const std::string& folder, const ModelFile& model, DType dtype, double dropout,
+                    std::int32_t end_of_text) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw_runtime(folder, ": the folder cannot be made: ", error.message());
@@ -185,7 +186,7 @@ void write_hf_model(const std::string& folder, const ModelFile& model, DType dty
     read_tensor({stored.values, stored.transposed != transpose}, values);
     tensors.push_back({name == lm_head_name ? name : prefix + name, values});
   });
-  write_atomically(folder + "/config.json", config_of(model.sizes, dtype, dropout).dump(2) + "\n");
+  write_atomically(folder + "/config.json", config_of(model.sizes, dtype, dropout, end_of_text).dump(2) + "\n");
   write_safetensors(folder + "/model.safetensors", tensors,
                     {{"format", "pt"}, {"greyhound_version", GREYHOUND_VERSION}});
 }

@@ -13,7 +13,9 @@ namespace greyhound {
 ModelFile read_hf_model(const std::string& folder);
 
 // Writes a folder that GPT2LMHeadModel.from_pretrained loads: weights in `dtype` (fp32 or bf16), model.safetensors
-// last. `model` has biases; `dropout` becomes that of the configuration. The folder is made when it is missing.
-void write_hf_model(const std::string& folder, const ModelFile& model, DType dtype, double dropout);
+// last. `model` has biases; `dropout` becomes that of the configuration, `end_of_text` its first and last token (-1:
+// none). The folder is made when it is missing.
+void write_hf_model(const std::string& folder, const ModelFile& model, DType dtype, double dropout,
+                    std::int32_t end_of_text = -1);
 
 }  // namespace greyhound

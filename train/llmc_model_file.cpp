@@ -2,11 +2,13 @@
 
 #include <greyhound/core/error.h>
 #include <greyhound/train/file_io.h>
+#include <greyhound/train/git_lfs.h>
 #include <greyhound/train/mapped_file.h>
 
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <vector>
 
@@ -56,6 +58,7 @@ ModelFile read_llmc_model(const std::string& path) {
   const auto file = std::make_shared<const MappedFile>(path);
   const auto fail = [&](const auto&... parts) { throw_runtime(path, ": bad llm.c model: ", parts...); };
   Header header;
+  if (is_git_lfs_pointer(file->text())) fail("expected a header, found ", git_lfs_advice);
   if (file->size() < sizeof header) fail("expected a header of ", sizeof header, " bytes, found ", file->size());
   std::memcpy(header.data(), file->data(), sizeof header);
   if (header[0] != model_magic) {
@@ -111,6 +114,11 @@ void write_llmc_model(const std::string& path, const ModelFile& model, DType dty
             " does not fit llm.c's header");
     header[2 + i] = static_cast<std::int32_t>(fields[i]);
   }
+  // Folders on the way are made, as for Hugging Face's format.
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) throw_runtime(folder.string(), ": the folder cannot be made: ", error.message());
   write_atomically(path, [&](const ByteSink& sink) {
     sink(header.data(), sizeof header);
     std::vector<std::byte> buffer;

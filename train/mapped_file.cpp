@@ -1,7 +1,7 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/mapped_file.h>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,11 +13,9 @@
 namespace greyhound {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw_runtime("cannot open ", path, ": ", std::strerror(errno));
+  const int descriptor = open_regular_file(path);
   struct stat status {};
   int problem = ::fstat(descriptor, &status) != 0 ? errno : 0;
-  if (problem == 0 && !S_ISREG(status.st_mode)) problem = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   void* address = nullptr;
   if (problem == 0 && status.st_size > 0) {  // an empty mapping is not allowed
     address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED, descriptor, 0);

@@ -11,7 +11,7 @@ namespace greyhound {
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws a runtime Error that names the path and the system's reason.
+  // Throws a runtime Error that names the path and the reason; only regular files are mapped.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

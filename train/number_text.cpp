@@ -15,6 +15,10 @@ std::string with_commas(std::int64_t number) {
   return digits;
 }
 
+std::string counted(std::int64_t number, const std::string& noun) {
+  return with_commas(number) + " " + noun + (number == 1 ? "" : "s");
+}
+
 std::string short_number(double number) {
   if (number < 999.5) return fmt::format("{:.0f}", number);
   if (number < 99950) return fmt::format("{:.1f}k", number / 1e3);

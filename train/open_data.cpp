@@ -7,6 +7,7 @@
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/synthetic_data.h>
 #include <greyhound/train/text_data.h>
+#include <greyhound/train/text_file_check.h>
 #include <greyhound/train/token_cache.h>
 #include <greyhound/train/token_shards.h>
 #include <greyhound/train/tokenize_files.h>
@@ -25,6 +26,7 @@ constexpr const char* kind_names[] = {"text", "a token shard", "prompts and comp
 
 FileKind kind_of(const std::string& path) {
   if (std::filesystem::path(path).extension() == ".bin" || looks_like_token_shard(path)) return FileKind::shards;
+  refuse_misnamed_json_lines(path);
   return holds_completions(path) ? FileKind::completions : FileKind::text;
 }
 
@@ -126,7 +128,8 @@ class Opener {
         shards.used.push_back(shard);
         shards.tokens += shard.tokens;
       } else {
-        warnings_.push_back(concat(path, ": skipped, its ", with_commas(shard.tokens), " tokens are fewer than the ",
+        warnings_.push_back(concat(path, ": skipped, its ", counted(shard.tokens, "token"),
+                                   shard.tokens == 1 ? " is" : " are", " fewer than the ",
                                    with_commas(rows * plan_.block_size + 1), " of a ", rows > 1 ? "step" : "row"));
       }
     }
@@ -152,10 +155,10 @@ class Opener {
     }
     sources.train = std::make_shared<TokenShards>(training.used, plan_.block_size, plan_.rows());
     if (!val.empty()) sources.validation = std::make_shared<TokenShards>(held_out.used, plan_.block_size, plan_.rows());
-    const std::size_t used = training.used.size();
-    sources.description = concat(config_.data.train, ": ", used, used == 1 ? " token shard, " : " token shards, ",
-                                 with_commas(training.tokens), " tokens, ", with_commas(held_out.tokens), " held out",
-                                 sources.tokenizer.kind() == TokenizerKind::bpe ? ", with their tokenizer" : "");
+    const auto used = static_cast<std::int64_t>(training.used.size());
+    sources.description = concat(config_.data.train, ": ", counted(used, "token shard"), ", ",
+                                 counted(training.tokens, "token"), ", ", with_commas(held_out.tokens), " held out",
+                                 sources.tokenizer.kind() == TokenizerKind::bpe ? shard_tokenizer_place() : "");
     return sources;
   }
 
@@ -172,6 +175,13 @@ class Opener {
       warnings_.push_back(concat("the tokenizer beside the shards is not used: ", error.what()));
       return Tokenizer::ids(1);
     }
+  }
+
+  // For the description of the data.
+  std::string shard_tokenizer_place() const {
+    if (stored_tokenizer_ != nullptr) return ", with the run's tokenizer";
+    const std::string& configured = config_.data.tokenizer;
+    return configured == "byte" || configured == "char" ? ", with their tokenizer" : ", tokenizer " + configured;
   }
 
   // Of text. `paths` hold the characters of a vocabulary of characters.
@@ -221,7 +231,7 @@ class Opener {
       const std::shared_ptr<const TokenFile> file = open_text_file(path, sources.tokenizer);
       held_out.push_back({file, 0, file->tokens()});
     }
-    sources.description = concat(config_.data.train, ": text, ", with_commas(count(training)), " training tokens, ",
+    sources.description = concat(config_.data.train, ": text, ", counted(count(training), "training token"), ", ",
                                  with_commas(count(held_out)), " held out, ", describe(sources.tokenizer));
     sources.train = text_data("data.train", training);
     const auto validation = std::make_shared<TextData>(held_out, plan_.block_size, plan_.rows(), seed());
@@ -231,8 +241,9 @@ class Opener {
       require(val.empty(), "data.val: ", config_.data.val, " holds fewer than the ", plan_.block_size + 1,
               " tokens of a row (model.block_size + 1)");
       if (config_.data.val_fraction > 0) {
-        warnings_.push_back(concat("data.val_fraction ", config_.data.val_fraction, " holds out ", count(held_out),
-                                   " tokens, fewer than the ", plan_.block_size + 1, " of a row"));
+        warnings_.push_back(concat("data.val_fraction ", config_.data.val_fraction, " holds out ",
+                                   counted(count(held_out), "token"), ", fewer than the ", plan_.block_size + 1,
+                                   " of a row"));
       }
     }
     return sources;
@@ -241,11 +252,11 @@ class Opener {
   static std::string describe(const Tokenizer& tokenizer) {
     switch (tokenizer.kind()) {
       case TokenizerKind::byte: return concat(tokenizer.vocab_size(), " byte values");
-      case TokenizerKind::character: return concat(tokenizer.vocab_size(), " characters");
-      case TokenizerKind::bpe: return concat(with_commas(tokenizer.vocab_size()), " BPE tokens");
+      case TokenizerKind::character: return counted(tokenizer.vocab_size(), "character");
+      case TokenizerKind::bpe: return counted(tokenizer.vocab_size(), "BPE token");
       case TokenizerKind::ids: break;
     }
-    return concat(tokenizer.vocab_size(), " token ids");
+    return counted(tokenizer.vocab_size(), "token id");
   }
 
   static std::int64_t count(const std::vector<TextRange>& ranges) {
@@ -256,16 +267,17 @@ class Opener {
 
   std::shared_ptr<const DataSource> text_data(const char* key, const std::vector<TextRange>& ranges) {
     auto data = std::make_shared<TextData>(ranges, plan_.block_size, plan_.rows(), seed());
-    require(data->windows() > 0, key, ": ", ranges.front().file->path(), " has ", count(ranges),
-            " tokens for training, fewer than the ", plan_.block_size + 1, " of a row (model.block_size + 1)");
+    require(data->windows() > 0, key, ": ", ranges.front().file->path(), " has ", counted(count(ranges), "token"),
+            " for training, fewer than the ", plan_.block_size + 1, " of a row (model.block_size + 1)");
     warn_of_few_rows(key, "the text has", data->windows());
     return data;
   }
 
   void warn_of_few_rows(const char* key, const char* what, std::int64_t rows) {
     if (rows >= plan_.rows() || config_.train.overfit_batch) return;
-    warnings_.push_back(concat(key, ": ", what, " only ", rows, " rows of ", plan_.block_size, " tokens, a step takes ",
-                               plan_.rows(), ": rows repeat within a step"));
+    warnings_.push_back(concat(key, ": ", what, " only ", counted(rows, "row"), " of ",
+                               counted(plan_.block_size, "token"), ", a step takes ", plan_.rows(),
+                               ": rows repeat within a step"));
   }
 
   Sources open_completions(const std::vector<std::string>& train, const std::vector<std::string>& val) {
@@ -294,21 +306,23 @@ class Opener {
       sources.validation = validation;
     }
     sources.description =
-        concat(config_.data.train, ": prompts and completions, ", with_commas(data->examples()),
-               " examples for training, ", with_commas(held_out_examples), " held out, ", describe(sources.tokenizer));
+        concat(config_.data.train, ": prompts and completions, ", counted(data->examples(), "example"),
+               " for training, ", with_commas(held_out_examples), " held out, ", describe(sources.tokenizer));
     return sources;
   }
 
   std::shared_ptr<const CompletionData> completion_data(const char* key, Completions completions, std::int64_t rows) {
     auto data = std::make_shared<CompletionData>(std::move(completions), plan_.block_size, rows, seed());
     if (data->cut() > 0) {
-      warnings_.push_back(concat(key, ": ", with_commas(data->cut()), " of ", with_commas(data->examples()),
-                                 " examples are longer than a row of ", plan_.block_size + 1, " tokens and are cut"));
+      warnings_.push_back(concat(key, ": ", with_commas(data->cut()), " of ", counted(data->examples(), "example"),
+                                 data->cut() == 1 ? " is" : " are", " longer than a row of ", plan_.block_size + 1,
+                                 " tokens and ", data->cut() == 1 ? "is" : "are", " cut"));
     }
     if (data->left_out() > 0) {
-      warnings_.push_back(concat(key, ": ", with_commas(data->left_out()),
-                                 " examples are left out: their prompts fill a row of ", plan_.block_size + 1,
-                                 " tokens"));
+      warnings_.push_back(concat(key, ": ", counted(data->left_out(), "example"),
+                                 data->left_out() == 1 ? " is left out: its prompt fills a row of "
+                                                       : " are left out: their prompts fill a row of ",
+                                 plan_.block_size + 1, " tokens"));
     }
     require(data->sequential_rows() > 0, key, ": no example fits into a row of ", plan_.block_size + 1,
             " tokens (model.block_size + 1)");
@@ -329,6 +343,10 @@ RunData open_data(const Config& config, const BatchPlan& plan, std::int64_t rank
   data.tokenizer = sources.tokenizer;
   data.description = sources.description;
   data.vocab_size = config.model.vocab_size > 0 ? config.model.vocab_size : sources.vocab_size;
+  // The vocabulary that was asked for is then the model's, whatever the configuration says.
+  require(data.vocab_size >= sources.vocab_size || config.model.init_from.empty(), "model.init_from: the model of ",
+          config.model.init_from, " has ", counted(config.model.vocab_size, "token"), ", the tokenizer of ",
+          config.data.train, " ", with_commas(sources.vocab_size), "; expected the model's own (data.tokenizer)");
   require(data.vocab_size >= sources.vocab_size, "model.vocab_size ", config.model.vocab_size, " is less than the ",
           sources.vocab_size, " tokens of ", config.data.train, "; 0 takes the data's");
   const std::int64_t ignore_token = config.data.ignore_token;

@@ -1,4 +1,6 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/git_lfs.h>
+#include <greyhound/train/json_error.h>
 #include <greyhound/train/mapped_file.h>
 #include <greyhound/train/safetensors.h>
 #include <greyhound/train/safetensors_format.h>
@@ -45,6 +47,7 @@ class Header {
   }
 
   json parse() {
+    if (is_git_lfs_pointer(file_.text())) fail("expected tensors, found ", git_lfs_advice);
     if (file_.size() < 8) fail("expected at least 8 bytes, found ", file_.size());
     std::uint64_t length;
     std::memcpy(&length, file_.data(), sizeof length);
@@ -68,7 +71,7 @@ class Header {
     try {
       header = json::parse(file_.text().substr(8, length), watch);
     } catch (const json::exception& error) {
-      fail("the header is not JSON: ", error.what());
+      fail("the header is not JSON: ", json_error_text(error.what()));
     }
     if (!header.is_object()) fail("the header is not a JSON object");
     if (!duplicate.empty()) fail("the header has ", duplicate, " twice");

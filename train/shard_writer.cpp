@@ -5,15 +5,22 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 
 namespace greyhound {
 
-ShardFile::ShardFile(const std::string& path, int bytes_per_token)
+ShardFile::ShardFile(const std::string& path, int bytes_per_token, bool checksum)
     : path_(path), bytes_per_token_(bytes_per_token), file_(path) {
   require(bytes_per_token == 2 || bytes_per_token == 4, path, ": tokens of ", bytes_per_token,
           " bytes, expected 2 or 4");
   const std::array<char, shard_header_bytes> room{};
   file_.write(room.data(), room.size());
+  if (checksum) hash_.emplace();
+}
+
+void ShardFile::write(const void* data, std::size_t bytes) {
+  if (hash_) hash_->add({static_cast<const char*>(data), bytes});
+  file_.write(data, bytes);
 }
 
 void ShardFile::append(std::span<const std::int32_t> tokens) {
@@ -25,17 +32,21 @@ void ShardFile::append(std::span<const std::int32_t> tokens) {
   tokens_ += static_cast<std::int64_t>(tokens.size());
   require(tokens_ <= 0xFFFFFFFF, path_, ": a token shard holds at most 2^32 - 1 tokens");
   if (bytes_per_token_ == 4) {
-    file_.write(tokens.data(), tokens.size_bytes());
+    write(tokens.data(), tokens.size_bytes());
   } else {
     narrow_.assign(tokens.begin(), tokens.end());
-    file_.write(narrow_.data(), narrow_.size() * sizeof narrow_[0]);
+    write(narrow_.data(), narrow_.size() * sizeof narrow_[0]);
   }
 }
 
 void ShardFile::commit() {
-  const std::array<std::uint32_t, shard_header_bytes / 4> header = {bytes_per_token_ == 2 ? 20240520u : 20240801u,
-                                                                    bytes_per_token_ == 2 ? 1u : 7u,
-                                                                    static_cast<std::uint32_t>(tokens_)};
+  std::array<std::uint32_t, shard_header_bytes / 4> header = {bytes_per_token_ == 2 ? 20240520u : 20240801u,
+                                                              bytes_per_token_ == 2 ? 1u : 7u,
+                                                              static_cast<std::uint32_t>(tokens_)};
+  if (hash_) {
+    const std::array<std::uint64_t, 2> hash = hash_->finish();
+    std::memcpy(header.data() + header.size() - 4, hash.data(), sizeof hash);
+  }
   file_.write_start(header.data(), sizeof header);
   file_.commit();
 }

@@ -1,5 +1,6 @@
 #include <greyhound/core/error.h>
 #include <greyhound/core/rng.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/text_data.h>
 #include <greyhound/train/utf8.h>
 
@@ -48,7 +49,7 @@ TextFile::TextFile(const std::string& path, const Tokenizer& tokenizer) : file_(
     if (token_of(symbol) < 0) {
       std::string shown;
       append_utf8(shown, symbol);
-      throw_runtime(path, ": the character '", shown, "' at byte ", position, " is not among the ",
+      throw_runtime(path, ": the character '", one_line(shown), "' at byte ", position, " is not among the ",
                     tokenizer_.vocab_size(), " characters that the model knows");
     }
     if (tokens_ % stride == 0) starts_.push_back(position);

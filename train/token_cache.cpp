@@ -1,5 +1,6 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/content_hash.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/shard_writer.h>
 #include <greyhound/train/token_cache.h>
@@ -11,6 +12,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,21 +24,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* cache_version = "1";               // of what the shards hold
+constexpr const char* cache_version = "2";               // of what the shards hold
 constexpr std::size_t long_text = std::size_t{1} << 26;  // bytes that take seconds
 
 // Held by the process that writes to the cache; others wait.
-class FolderLock {
+class CacheLock {
  public:
-  explicit FolderLock(const std::string& folder) {
+  explicit CacheLock(const std::string& folder) {
     const std::string path = folder + "/lock";
     descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     if (descriptor_ < 0) throw_runtime("cannot write the token cache ", path, ": ", std::strerror(errno));
     while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
-  FolderLock(const FolderLock&) = delete;
-  ~FolderLock() { ::close(descriptor_); }
+  CacheLock(const CacheLock&) = delete;
+  ~CacheLock() { ::close(descriptor_); }
 
  private:
   int descriptor_;
@@ -62,15 +65,34 @@ class CachedTokens final : public TokenFile {
   MappedFile file_;
 };
 
+// Calls add(block) for the bytes of the file from `begin` on.
+template <class Add>
+void read_blocks(const InputFile& file, std::uint64_t begin, Add&& add) {
+  constexpr std::uint64_t block = 1 << 22;
+  for (std::uint64_t at = begin; at < file.size(); at += block) add(file.read(at, std::min(file.size(), at + block)));
+}
+
+// Tokens that were flipped on the disk would be blamed on the text.
+bool is_whole(const std::string& shard) {
+  const InputFile file(shard);
+  std::array<std::uint64_t, 2> expected{};
+  const std::string words = file.read(shard_header_bytes - sizeof expected, shard_header_bytes);
+  std::memcpy(expected.data(), words.data(), sizeof expected);
+  ContentHash hash;
+  read_blocks(file, shard_header_bytes, [&](const std::string& block) { hash.add(block); });
+  return hash.finish() == expected;
+}
+
 // A shard that is there and whole.
 std::shared_ptr<const TokenFile> open_shard(const std::string& path, const std::string& shard) {
   std::error_code ignored;
   if (!fs::exists(shard, ignored)) return nullptr;
   try {
-    return std::make_shared<const CachedTokens>(path, read_shard_header(shard));
+    const TokenShard header = read_shard_header(shard);
+    if (is_whole(shard)) return std::make_shared<const CachedTokens>(path, header);
   } catch (const Error&) {
-    return nullptr;  // damaged: it is made anew
   }
+  return nullptr;  // damaged: it is made anew
 }
 
 }  // namespace
@@ -91,11 +113,14 @@ std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, con
   std::string key;
   std::size_t bytes = 0;
   {
-    const MappedFile text(path);
+    const InputFile text(path);
     bytes = text.size();
     if (bytes == 0) throw_runtime(path, ": expected text, found an empty file");
-    key = content_hash(concat(cache_version, is_json_lines(path) ? " lines of JSON " : " text ",
-                              content_hash(text.text()), content_hash(tokenizer.vocabulary()->to_tokenizer_json())));
+    ContentHash hash;
+    read_blocks(text, 0, [&](const std::string& block) { hash.add(block); });
+    key =
+        content_hash(concat(cache_version, is_json_lines(path) ? " lines of JSON " : " text ",
+                            to_hexadecimal(hash.finish()), content_hash(tokenizer.vocabulary()->to_tokenizer_json())));
   }
   const std::string folder = token_cache_folder(), shard = folder + "/" + key + ".bin";
   if (auto tokens = open_shard(path, shard)) return tokens;
@@ -104,11 +129,11 @@ std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, con
   fs::create_directories(folder, error);
   if (error)
     throw_runtime("cannot make the token cache ", folder, " (GREYHOUND_CACHE names another): ", error.message());
-  const FolderLock lock(folder);
+  const CacheLock lock(folder);
   if (auto tokens = open_shard(path, shard)) return tokens;  // made while this process waited
   if (bytes > long_text)
     spdlog::info("tokenizing {}, {} bytes, once", path, with_commas(static_cast<std::int64_t>(bytes)));
-  ShardFile file(shard, tokenizer.vocab_size() <= 65536 ? 2 : 4);
+  ShardFile file(shard, tokenizer.vocab_size() <= 65536 ? 2 : 4, true);
   tokenize_files(tokenizer, {path}, {}, [&](bool, std::span<const std::int32_t> tokens) { file.append(tokens); });
   file.commit();
   return std::make_shared<const CachedTokens>(path, read_shard_header(shard));

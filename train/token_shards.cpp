@@ -1,11 +1,11 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/git_lfs.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/token_shards.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 namespace greyhound {
@@ -24,7 +24,7 @@ const Format* find_format(std::int32_t magic) {
   return nullptr;
 }
 
-// What a file that is no shard begins with, for people: Git LFS leaves small text files in place of data.
+// What a file that is no shard begins with, for people.
 std::string describe_start(const char* bytes, std::size_t count) {
   const std::size_t length = std::min<std::size_t>(count, 40);
   std::string text;
@@ -33,9 +33,8 @@ std::string describe_start(const char* bytes, std::size_t count) {
     text += bytes[i];
   }
   if (text.empty()) return "";
-  const bool lfs = text.rfind("version https://git-lfs", 0) == 0;
-  return concat(" (text that begins \"", text, "\"",
-                lfs ? ", a Git LFS pointer: fetch the data with `git lfs pull`" : "", ")");
+  const bool lfs = is_git_lfs_pointer(text);
+  return concat(" (text that begins \"", text, "\"", lfs ? ", " : "", lfs ? git_lfs_advice : "", ")");
 }
 
 template <class Id>
@@ -50,24 +49,27 @@ void copy_ids(const std::byte* from, std::span<std::int32_t> window) {
 }  // namespace
 
 bool looks_like_token_shard(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::int32_t magic = 0;
-  return file.read(reinterpret_cast<char*>(&magic), sizeof magic) && find_format(magic) != nullptr;
+  try {
+    const InputFile file(path);
+    std::int32_t magic = 0;
+    if (file.size() < sizeof magic) return false;
+    std::memcpy(&magic, file.read(0, sizeof magic).data(), sizeof magic);
+    return find_format(magic) != nullptr;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 TokenShard read_shard_header(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code problem;
-  const std::uintmax_t found = std::filesystem::file_size(path, problem);
-  if (!file || problem) throw_runtime("cannot read ", path, problem ? ": " + problem.message() : "");
-  std::array<char, shard_header_bytes> bytes{};
-  file.read(bytes.data(), bytes.size());
-  const std::size_t count = static_cast<std::size_t>(file.gcount());
+  const InputFile file(path);
+  const std::uint64_t found = file.size();
+  const std::string bytes = file.read(0, std::min<std::uint64_t>(found, shard_header_bytes));
+  const std::size_t count = bytes.size();
   std::array<std::int32_t, shard_header_bytes / 4> header{};
   std::memcpy(header.data(), bytes.data(), count);
 
   const Format* format = count >= 4 ? find_format(header[0]) : nullptr;
-  if (count < bytes.size()) {
+  if (count < shard_header_bytes) {
     throw_runtime(path, ": expected a token shard, which starts with a header of ", shard_header_bytes,
                   " bytes, found ", found == 0 ? "an empty file" : concat("a file of ", found, " bytes"),
                   format == nullptr ? describe_start(bytes.data(), count) : "");
@@ -82,7 +84,7 @@ TokenShard read_shard_header(const std::string& path) {
   }
   TokenShard shard{path, static_cast<std::int64_t>(static_cast<std::uint32_t>(header[2])), format->bytes_per_token};
   const std::int64_t expected = shard_header_bytes + shard.bytes_per_token * shard.tokens;
-  if (found != static_cast<std::uintmax_t>(expected)) {
+  if (found != static_cast<std::uint64_t>(expected)) {
     throw_runtime(path, ": expected ", expected, " bytes, a header of ", shard_header_bytes, " and ", shard.tokens,
                   " tokens of ", shard.bytes_per_token, " bytes, found ", found, " bytes");
   }

@@ -2,6 +2,7 @@
 #include <greyhound/train/commands.h>
 #include <greyhound/train/console.h>
 #include <greyhound/train/find_files.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/shard_writer.h>
 #include <greyhound/train/signals.h>
@@ -69,17 +70,65 @@ std::vector<std::string> existing_shards(const std::string& folder) {
   return shards;
 }
 
-void prepare_folder(const std::string& folder, bool overwrite) {
+// Where the new files are made: --out holds the old ones until all of the new ones are whole.
+std::string work_folder(const std::string& out) { return out + "/.tokenize.tmp"; }
+
+void make_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
     throw_runtime("--out ", folder, ": the folder cannot be made: ", error.message());
-  for (const std::string& path : existing_shards(folder)) {
-    require(overwrite, "--out ", folder, ": already holds token shards (", fs::path(path).filename().string(),
-            "); choose another folder, or replace them with --overwrite");
-    fs::remove(path);
+}
+
+bool holds_tokenizer(const std::string& path, const Tokenizer& tokenizer) {
+  try {
+    const Tokenizer found = Tokenizer::load(path);
+    return found.vocabulary() && found.vocabulary()->to_tokenizer_json() == tokenizer.vocabulary()->to_tokenizer_json();
+  } catch (const Error&) {
+    return false;
   }
 }
+
+// What is in the folder already is kept without --overwrite; the same tokenizer is kept in any case.
+bool check_folder(const std::string& folder, const Tokenizer& tokenizer, bool overwrite) {
+  const std::vector<std::string> shards = existing_shards(folder);
+  require(overwrite || shards.empty(), "--out ", folder, ": already holds token shards (",
+          shards.empty() ? "" : fs::path(shards.front()).filename().string(),
+          "); choose another folder, or replace them with --overwrite");
+  const std::string path = folder + "/tokenizer.json";
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return true;
+  if (holds_tokenizer(path, tokenizer)) return false;
+  require(overwrite, "--out ", folder,
+          ": already holds another tokenizer.json; choose another folder, or replace it with --overwrite");
+  return true;
+}
+
+// The new files come, and old shards that they do not replace go. Names are all that is left to change by then.
+void publish(const std::string& work, const std::string& folder) {
+  const std::vector<std::string> old = existing_shards(folder);
+  const std::vector<fs::path> made(fs::directory_iterator(work), fs::directory_iterator{});
+  for (const fs::path& path : made) fs::rename(path, fs::path(folder) / path.filename());
+  for (const fs::path path : old) {
+    const auto same_name = [&](const fs::path& other) { return other.filename() == path.filename(); };
+    if (std::none_of(made.begin(), made.end(), same_name)) fs::remove(path);
+  }
+}
+
+// Removes the folder when it goes, whatever is in it by then.
+struct TemporaryFolder {
+  explicit TemporaryFolder(const std::string& name) : path(name) {
+    std::error_code error;
+    fs::remove_all(path, error);  // of a call that crashed
+    if (fs::create_directory(path, error); error) throw_runtime("cannot make ", path, ": ", error.message());
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  std::string path;
+};
 
 void check_special_tokens(const BpeVocabulary& vocabulary) {
   for (const std::int32_t id : vocabulary.special_tokens()) {
@@ -89,8 +138,8 @@ void check_special_tokens(const BpeVocabulary& vocabulary) {
 }
 
 std::string count_of(const ShardWriter& writer) {
-  const std::size_t files = writer.paths().size();
-  return concat(with_commas(writer.tokens()), " tokens in ", files, files == 1 ? " shard" : " shards");
+  const auto files = static_cast<std::int64_t>(writer.paths().size());
+  return concat(with_commas(writer.tokens()), " tokens in ", counted(files, "shard"));
 }
 
 }  // namespace
@@ -105,13 +154,16 @@ void tokenize_command(const TokenizeOptions& options) {
     spdlog::warn("{} has no <|endoftext|>: nothing separates documents", options.tokenizer);
   std::int64_t bytes = 0;
   for (const std::string& path : paths) bytes += static_cast<std::int64_t>(fs::file_size(path));
-  prepare_folder(options.out, options.overwrite);
+  make_folder(options.out);
+  const FolderLock lock(options.out);
+  const bool save_tokenizer = check_folder(options.out, tokenizer, options.overwrite);
+  const TemporaryFolder work(work_folder(options.out));
 
   const int token_bytes = tokenizer.vocab_size() <= 65536 ? 2 : 4;
-  ShardWriter train(options.out, "train", token_bytes, options.shard_tokens);
-  ShardWriter val(options.out, "val", token_bytes, options.shard_tokens);
+  ShardWriter train(work.path, "train", token_bytes, options.shard_tokens);
+  ShardWriter val(work.path, "val", token_bytes, options.shard_tokens);
   const Clock::time_point start = Clock::now();
-  try {
+  {
     ProgressBar bar(bytes);
     TokenizeFilesOptions how;
     how.val_fraction = options.val_fraction;
@@ -120,23 +172,23 @@ void tokenize_command(const TokenizeOptions& options) {
     const auto sink = [&](bool held_out, std::span<const std::int32_t> tokens) {
       (held_out ? val : train).append(tokens);
     };
+    how.poll = [&] {
+      if (stop.requested()) throw_runtime("stopped by ", stop.signal_name(), "; nothing was written");
+    };
     tokenize_files(tokenizer, paths, how, sink, [&](std::int64_t done) {
       bar.show(done);
-      if (stop.requested()) throw_runtime("stopped by ", stop.signal_name(), "; nothing was written");
+      how.poll();
     });
     train.finish();
     val.finish();
     require(train.tokens() > 0, paths.front(), paths.size() > 1 ? " and the others are" : ": is", " empty");
-    tokenizer.save(options.out + "/tokenizer.json");
-  } catch (...) {
-    std::error_code ignored;
-    for (const ShardWriter* writer : {&train, &val}) {
-      for (const std::string& path : writer->paths()) fs::remove(path, ignored);  // half of the data is none
-    }
-    throw;
+    if (save_tokenizer) tokenizer.save(work.path + "/tokenizer.json");
+    publish(work.path, options.out);
   }
   const double time = seconds_since(start);
-  spdlog::info("{}: {} for training, {} held out, and tokenizer.json", options.out, count_of(train), count_of(val));
+  const bool none_held_out = options.val_fraction > 0 && val.tokens() == 0;
+  spdlog::info("{}: {} for training, {} held out{}, and tokenizer.json", options.out, count_of(train), count_of(val),
+               none_held_out ? " (no line or word starts in the part of a file that --val-fraction holds out)" : "");
   spdlog::info("{} bytes in {:.1f} s, {:.0f} MB/s", with_commas(bytes), time, static_cast<double>(bytes) / time / 1e6);
   const std::string folder = (fs::path(options.out) / "").string();
   spdlog::info("train on them: data.train={}train_*.bin{}", folder,

@@ -1,26 +1,30 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/bpe_split.h>
-#include <greyhound/train/mapped_file.h>
+#include <greyhound/train/input_file.h>
+#include <greyhound/train/lines.h>
+#include <greyhound/train/text_file_check.h>
 #include <greyhound/train/tokenize_files.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
-#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 namespace greyhound {
 namespace {
 
-constexpr std::size_t chunk_bytes = 1 << 20;
-constexpr std::size_t chunks_per_release = 64;
+constexpr std::uint64_t chunk_bytes = 1 << 20;
+constexpr std::uint64_t block_bytes = 1 << 16;  // that are looked through for a place to cut
 
 // A part of a file that is encoded by itself: whole lines of JSON, or text between two cuts that words do not cross.
 struct Chunk {
-  std::shared_ptr<const MappedFile> file;
-  std::size_t begin = 0, end = 0;
+  std::shared_ptr<const InputFile> file;
+  std::uint64_t begin = 0;
+  std::string text;
+  bool json = false;
   bool starts_document = false;  // of text
   bool held_out = false;
 };
@@ -34,42 +38,60 @@ std::size_t line_start(std::string_view text, std::size_t from) {
 
 class Chunks {
  public:
-  Chunks(const std::vector<std::string>& paths, double val_fraction) : paths_(paths), val_fraction_(val_fraction) {}
+  Chunks(const std::vector<std::string>& paths, const TokenizeFilesOptions& options)
+      : paths_(paths), options_(options) {}
 
   // The next chunk, until there is none.
   bool next(Chunk& chunk) {
     while (!file_ || begin_ == file_->size()) {
+      if (file_) file_->check_size();  // one that grew is not done
       if (next_path_ == paths_.size()) return false;
       open(paths_[next_path_++]);
     }
     file_->check_size();
-    if (++taken_ % chunks_per_release == 0) file_->release();
     const bool held_out = begin_ >= split_;
     // Text of this part of the file alone: where it ends, a document ends.
-    const std::string_view text = file_->text().substr(0, held_out ? file_->size() : split_);
-    const std::size_t from = begin_ + chunk_bytes;
-    const std::size_t end = from >= text.size() ? text.size() : json_ ? line_start(text, from) : bpe_cut(text, from);
-    chunk = {file_, begin_, end, begin_ == 0 || begin_ == split_, held_out};
+    const std::uint64_t limit = held_out ? file_->size() : split_, from = begin_ + chunk_bytes;
+    const std::uint64_t end = from >= limit ? limit
+                              : json_       ? find(line_start, from, limit)
+                                            : find(bpe_cut, from, limit);
+    chunk = {file_, begin_, file_->read(begin_, end), json_, begin_ == 0 || begin_ == split_, held_out};
     begin_ = end;
     return true;
   }
 
  private:
   void open(const std::string& path) {
-    file_ = std::make_shared<const MappedFile>(path);
+    file_ = std::make_shared<const InputFile>(path);
     json_ = is_json_lines(path);
     begin_ = 0;
-    const auto held_out = static_cast<std::size_t>(static_cast<double>(file_->size()) * val_fraction_);
-    split_ = held_out == 0 ? file_->size() : line_start(file_->text(), file_->size() - held_out);
-    if (split_ == file_->size() && held_out > 0 && !json_) split_ = bpe_cut(file_->text(), file_->size() - held_out);
+    const std::uint64_t size = file_->size();
+    const auto held_out = static_cast<std::uint64_t>(static_cast<double>(size) * options_.val_fraction);
+    split_ = held_out == 0 ? size : find(line_start, size - held_out, size);
+    if (split_ == size && held_out > 0 && !json_) split_ = find(bpe_cut, size - held_out, size);
+  }
+
+  // The place in the file that line_start or bpe_cut finds at or after `from`, `limit` when there is none. Both look
+  // back a few bytes at most.
+  std::uint64_t find(std::size_t (*cut)(std::string_view text, std::size_t from), std::uint64_t from,
+                     std::uint64_t limit) {
+    constexpr std::uint64_t back = 8;
+    for (;;) {
+      if (options_.poll) options_.poll();
+      const std::uint64_t base = from - std::min(from, back), end = std::min(limit, from + block_bytes);
+      const std::string text = file_->read(base, end);
+      const std::uint64_t found = base + cut(text, from - base);
+      if (found < end || end == limit) return found;
+      from = end;
+    }
   }
 
   const std::vector<std::string>& paths_;
-  double val_fraction_;
-  std::size_t next_path_ = 0, taken_ = 0;
-  std::shared_ptr<const MappedFile> file_;
+  const TokenizeFilesOptions& options_;
+  std::size_t next_path_ = 0;
+  std::shared_ptr<const InputFile> file_;
   bool json_ = false;
-  std::size_t begin_ = 0, split_ = 0;
+  std::uint64_t begin_ = 0, split_ = 0;
 };
 
 // Text to tokens, with special tokens where they are asked for: the first one in the text, of several there the
@@ -78,31 +100,31 @@ class DocumentEncoder {
  public:
   DocumentEncoder(const Tokenizer& tokenizer, const TokenizeFilesOptions& options)
       : vocabulary_(*tokenizer.vocabulary()),
-        encoder_(tokenizer.merges()),
+        encoder_(tokenizer.merges(), options.poll),
         separator_(options.separate ? tokenizer.end_of_text() : -1),
         special_tokens_(options.special_tokens) {}
 
   void encode(const Chunk& chunk, std::vector<std::int32_t>& tokens) {
-    const std::string_view text = chunk.file->text().substr(chunk.begin, chunk.end - chunk.begin);
-    if (!is_json_lines(chunk.file->path())) {
+    const std::string_view text = chunk.text;
+    if (!chunk.json) {
       encode_text(text, chunk.starts_document, tokens);
       return;
     }
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, end - begin);
-      if (line.find_first_not_of(" \t\r") != line.npos) {
-        const auto where = [&] { return position(chunk, begin); };
-        encode_text(json_line(line, where), true, tokens);
-      }
-      begin = end + 1;
-    }
+    for_each_line(text, [&](std::string_view line, std::size_t begin, std::int64_t) {
+      encode_text(json_line(line, [&] { return position(chunk, begin); }), true, tokens);
+      return true;
+    });
   }
 
  private:
   static std::string position(const Chunk& chunk, std::size_t offset) {
-    const std::string_view before = chunk.file->text().substr(0, chunk.begin + offset);
-    return concat(chunk.file->path(), ": line ", 1 + std::count(before.begin(), before.end(), '\n'));
+    std::int64_t line = 1;
+    const std::uint64_t end = chunk.begin + offset;
+    for (std::uint64_t at = 0; at < end; at += chunk_bytes) {
+      const std::string before = chunk.file->read(at, std::min(end, at + chunk_bytes));
+      line += std::count(before.begin(), before.end(), '\n');
+    }
+    return concat(chunk.file->path(), ": line ", line);
   }
 
   // Counting lines takes long: only where something is wrong.
@@ -150,11 +172,7 @@ class Pipeline {
 
   Pipeline(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const TokenizeFilesOptions& options,
            const Sink& sink, const Progress& progress)
-      : tokenizer_(tokenizer),
-        options_(options),
-        sink_(sink),
-        progress_(progress),
-        chunks_(paths, options.val_fraction) {}
+      : tokenizer_(tokenizer), options_(options), sink_(sink), progress_(progress), chunks_(paths, options) {}
 
   void run(int threads) {
     std::vector<std::thread> workers;
@@ -176,9 +194,10 @@ class Pipeline {
         encoder.encode(chunk, tokens);
         if (!wait_for_turn(number)) return;
         sink_(chunk.held_out, tokens);
-        done_ += static_cast<std::int64_t>(chunk.end - chunk.begin);
+        done_ += static_cast<std::int64_t>(chunk.text.size());
         if (progress_) progress_(done_);
         end_turn();
+        taken = false;  // take() may throw
       }
     } catch (...) {
       fail(taken, number, std::current_exception());
@@ -230,7 +249,7 @@ class Pipeline {
 }  // namespace
 
 bool is_json_lines(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
+  const std::string extension = lower_extension(path);
   return extension == ".jsonl" || extension == ".ndjson";
 }
 
@@ -249,6 +268,10 @@ void tokenize_files(const Tokenizer& tokenizer, const std::vector<std::string>& 
                     const std::function<void(bool, std::span<const std::int32_t>)>& sink,
                     const std::function<void(std::int64_t)>& progress) {
   require(tokenizer.kind() == TokenizerKind::bpe, "tokenize_files: expected a BPE tokenizer");
+  for (const std::string& path : paths) {
+    refuse_binary(path);
+    refuse_misnamed_json_lines(path);
+  }
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   Pipeline(tokenizer, paths, options, sink, progress).run(options.threads > 0 ? options.threads : cores);
 }

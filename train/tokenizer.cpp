@@ -1,6 +1,8 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/file_io.h>
-#include <greyhound/train/mapped_file.h>
+#include <greyhound/train/input_file.h>
+#include <greyhound/train/json_error.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/tokenizer.h>
 #include <greyhound/train/utf8.h>
 
@@ -51,7 +53,7 @@ std::vector<std::int32_t> encode_ids(std::int64_t vocab_size, std::string_view t
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     require(error == std::errc() && rest == word.data() + word.size() && id >= 0 && id < vocab_size,
             "the model was trained on token ids: expected numbers below ", vocab_size, " separated by spaces, got ",
-            word, " at byte ", begin);
+            one_line(std::string(word)), " at byte ", begin);
     tokens.push_back(static_cast<std::int32_t>(id));
     begin = text.find_first_not_of(spaces, end);
   }
@@ -105,10 +107,10 @@ Tokenizer Tokenizer::bpe(std::shared_ptr<const BpeVocabulary> vocabulary) {
 Tokenizer Tokenizer::load(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) throw_runtime("cannot open the tokenizer ", path);
-  const MappedFile file(path);
-  if (is_hugging_face(file.text())) return bpe(BpeVocabulary::load(path));
+  const std::string contents = read_small_file(path, BpeVocabulary::most_file_bytes);
+  if (is_hugging_face(contents)) return bpe(BpeVocabulary::load(path));
   try {
-    const nlohmann::json json = nlohmann::json::parse(file.text());
+    const nlohmann::json json = nlohmann::json::parse(contents);
     const std::string kind = json.at("kind");
     const std::int64_t vocab_size = json.at("vocab_size");
     Tokenizer tokenizer;
@@ -122,13 +124,13 @@ Tokenizer Tokenizer::load(const std::string& path) {
     } else if (kind == "ids") {
       tokenizer = ids(vocab_size);
     } else {
-      require(kind == "byte", "kind ", kind, ", expected byte, char or ids");
+      require(kind == "byte", "kind ", one_line(kind), ", expected byte, char or ids");
     }
     require(vocab_size >= 1 && tokenizer.vocab_size() == vocab_size, "vocab_size ", vocab_size, " does not fit the ",
             tokenizer.vocab_size(), " tokens");
     return tokenizer;
   } catch (const std::exception& error) {
-    throw_runtime(path, " is not a tokenizer that greyhound wrote: ", error.what());
+    throw_runtime(path, " is not a tokenizer that greyhound wrote: ", json_error_text(error.what()));
   }
 }
 

@@ -32,13 +32,14 @@ void log_run(const Config& config, const BatchPlan& batch, const ComputeDevice& 
   spdlog::info("device    {}, {}", device.description, name_of(config.run.precision));
   if (!device.why_not_gpu.empty()) spdlog::info("          no GPU: {}", device.why_not_gpu);
   spdlog::info("data      {}", data.description);
-  spdlog::info("model     {} layers, {} heads, {} wide, block {}, vocabulary {} (stored as {}): {} parameters",
-               model.n_layer, model.n_head, model.n_embd, model.block_size, model.vocab_size, model.padded_vocab(),
-               with_commas(buffers.model.parameters().count()));
+  spdlog::info("model     {}, {}, {} wide, block {}, vocabulary {} (stored as {}): {} parameters",
+               counted(model.n_layer, "layer"), counted(model.n_head, "head"), model.n_embd, model.block_size,
+               model.vocab_size, model.padded_vocab(), with_commas(buffers.model.parameters().count()));
   if (!config.model.init_from.empty()) spdlog::info("weights   from {}", config.model.init_from);
-  spdlog::info("batch     {} tokens a step: {} rank{} x {} micro-batch{} x {} rows x {} tokens",
-               with_commas(batch.tokens()), communicator.size(), communicator.size() == 1 ? "" : "s",
-               batch.accumulation, batch.accumulation == 1 ? "" : "es", batch.micro_batch, batch.block_size);
+  spdlog::info("batch     {} tokens a step: {} rank{} x {} micro-batch{} x {} x {}", with_commas(batch.tokens()),
+               communicator.size(), communicator.size() == 1 ? "" : "s", batch.accumulation,
+               batch.accumulation == 1 ? "" : "es", counted(batch.micro_batch, "row"),
+               counted(batch.block_size, "token"));
   for (const std::string& warning : data.warnings) spdlog::warn("{}", warning);
 }
 

@@ -52,7 +52,7 @@ void TrainingLoop::run() {
 }
 
 void TrainingLoop::log_start() const {
-  spdlog::info("training: {} steps of {} tokens", with_commas(config_.train.max_steps), with_commas(plan_.tokens()));
+  spdlog::info("training: {} of {}", counted(config_.train.max_steps, "step"), counted(plan_.tokens(), "token"));
 }
 
 void TrainingLoop::train_one_step() {
@@ -163,8 +163,8 @@ void TrainingLoop::log_end() const {
     spdlog::info("stopped by {} after step {} of {}", stop_.requested() ? stop_.signal_name() : "another rank",
                  trainer_.steps(), config_.train.max_steps);
   }
-  spdlog::info("done: {} tokens in {}{}", with_commas(trainer_.tokens()), duration(seconds(Clock::now() - start_)),
-               trainer_.skipped_steps() > 0 ? fmt::format(", {} steps skipped", trainer_.skipped_steps()) : "");
+  spdlog::info("done: {} in {}{}", counted(trainer_.tokens(), "token"), duration(seconds(Clock::now() - start_)),
+               trainer_.skipped_steps() > 0 ? ", " + counted(trainer_.skipped_steps(), "step") + " skipped" : "");
   if (val_loss_) spdlog::info("validation loss {:.4f}", *val_loss_);
   spdlog::info("wrote {}", fmt::join(run_dir_.existing(), ", "));
 }

@@ -1,7 +1,9 @@
 #include <greyhound/core/error.h>
 #include <greyhound/train/config_schema.h>
+#include <greyhound/train/one_line.h>
 #include <greyhound/train/yaml_reader.h>
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <map>
@@ -17,6 +19,8 @@ std::string place(const std::string& name, const YAML::Mark& mark) {
 std::vector<YAML::Node> load_documents(const std::string& text, const std::string& name) {
   try {
     return YAML::LoadAll(text);
+  } catch (const YAML::DeepRecursion& error) {
+    throw_usage(place(name, error.mark), ": bad YAML: nested too deeply, expected sections with keys below them");
   } catch (const YAML::Exception& error) {
     throw_usage(place(name, error.mark), ": bad YAML: ", error.msg);
   }
@@ -34,7 +38,7 @@ const char* kind_of(const YAML::Node& node) {
 std::string key_text(const YAML::Node& key, const std::string& name, const char* what) {
   require(key.IsScalar(), place(name, key.Mark()), ": expected the name of a ", what, ", got ", kind_of(key));
   require(!key.Scalar().empty(), place(name, key.Mark()), ": expected the name of a ", what, ", got ''");
-  return key.Scalar();
+  return one_line(key.Scalar());
 }
 
 // yaml-cpp keeps duplicates as they come, so it is here that they are found.
@@ -124,7 +128,7 @@ YamlEntry read_yaml_scalar(const std::string& text, const std::string& where) {
   const bool starts_quoted = !text.empty() && (text.front() == '"' || text.front() == '\'');
   if (!starts_quoted) return entry;  // as typed: a shell already has rules enough
   const std::vector<YAML::Node> documents = load_documents(text, where);
-  require(documents.size() == 1 && documents.front().IsScalar(), where, ": expected one value, got ", text);
+  require(documents.size() == 1 && documents.front().IsScalar(), where, ": expected one value, got ", one_line(text));
   require_closed(documents.front(), text, where);
   entry.text = documents.front().Scalar();
   entry.quoted = true;

@@ -159,13 +159,4 @@ struct RowGradient {
   }
 };
 
-template <class T>
-__device__ inline void write_zeros(T* row, int first_pack, int step, int columns) {
-  const bool aligned = is_packed_aligned(row);
-  const float zeros[packed_size<T>] = {};
-  for (int pack = first_pack; pack * packed_size<T> < columns; pack += step) {
-    store_packed(row, pack * packed_size<T>, columns, aligned, zeros);
-  }
-}
-
 }  // namespace greyhound::cuda

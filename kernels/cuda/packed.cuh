@@ -170,4 +170,14 @@ __device__ inline void store_packed(T* row, int first, int columns, bool aligned
   }
 }
 
+// Zeros in packs first_pack, first_pack + step, ... of a row of `columns`.
+template <class T>
+__device__ inline void write_zeros(T* row, int first_pack, int step, int columns) {
+  const bool aligned = is_packed_aligned(row);
+  const float zeros[packed_size<T>] = {};
+  for (int pack = first_pack; pack * packed_size<T> < columns; pack += step) {
+    store_packed(row, pack * packed_size<T>, columns, aligned, zeros);
+  }
+}
+
 }  // namespace greyhound::cuda

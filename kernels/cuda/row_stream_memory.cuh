@@ -48,7 +48,6 @@ __device__ inline void store_warp(T* row, unsigned shift, int column, int column
 // What a block has to know of a row besides its logits.
 struct RowHeader {
   static constexpr int ignored = -1, bad = -2;  // targets of rows that are not read
-  uint4 tail;                                   // the last, incomplete pack of 16 bytes, filled up with -inf
   int target;                                   // the column kept out of the statistics; below 0: the row is not read
   float logit;                                  // of that column
   float weight;                                 // meaning up to the task

@@ -117,10 +117,7 @@ __global__ void __launch_bounds__(1024) selective_backward_kernel(const Backward
   const bool aligned = is_packed_aligned(logits), grad_aligned = is_packed_aligned(grad);
   const int packs = (args.columns + size - 1) / size;
   if (!args.index.any_valid(row)) {
-    const float zeros[size] = {};
-    for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
-      store_packed(grad, pack * size, args.columns, grad_aligned, zeros);
-    }
+    write_zeros(grad, threadIdx.x, blockDim.x, args.columns);
     return;
   }
   const float lse = args.lse[row];

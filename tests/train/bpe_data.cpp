@@ -98,6 +98,9 @@ TEST_CASE("bpe data: text is tokenized once, and its end held out") {
 
   config.model.vocab_size = 1199;
   CHECK(contains(open_error(config), "2: model.vocab_size 1199 is less than the 1200 tokens"));
+  config.model.init_from = "runs/small";
+  CHECK(contains(open_error(config),
+                 "2: model.init_from: the model of runs/small has 1,199 tokens, the tokenizer of " + path + " 1,200"));
   CHECK(contains(open_error(make_config(path, "bpe")), "2: data.tokenizer: expected byte, char, or the path"));
   write_file(folder / "b.jsonl", "{\"text\": \"" + std::string(100, 'x') + "\"}");
   CHECK(contains(open(make_config(folder / "b.jsonl")).description, "training tokens"));
@@ -125,6 +128,8 @@ TEST_CASE("bpe data: shards come with the tokenizer beside them") {
   CHECK(contains(data.warnings.front(), "model.type is \"Unigram\""));
   config.data.tokenizer = tokenizer_path;
   CHECK(open(config).tokenizer.kind() == TokenizerKind::bpe);
+  CHECK(contains(open(config).description, ", tokenizer " + tokenizer_path));
+  CHECK(!contains(open(config).description, "with their tokenizer"));
   config.data.tokenizer = "byte";
   CHECK(open(config, &bpe()).tokenizer.kind() == TokenizerKind::bpe);
 }

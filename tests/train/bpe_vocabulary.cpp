@@ -150,6 +150,15 @@ TEST_CASE("bpe files: malformed ones are one clear line") {
 
   CHECK(merges_error("h e\n") == "no error");
   CHECK(merges_error("#version: 0.2\n\nh e") == "no error");
+  CHECK(merges_error("#version: 0.2\n") ==
+        "1: v.json: 1 token of the vocabulary, such as \"he\", is made by no merge; is the list of merges complete?");
+  CHECK(contains(changed_error([](Json& t) {
+                   Json& merges = t["model"]["merges"];
+                   merges.erase(merges.begin() + static_cast<std::ptrdiff_t>(merges.size() / 2), merges.end());
+                 }),
+                 " tokens of the vocabulary, such as "));
+  CHECK(changed_error([](Json& t) { t["model"]["vocab"]["<pad>"] = 1200; }) == "no error");
+  CHECK(changed_error([](Json& t) { t["model"]["vocab"]["madeupword"] = 1200; }) == "no error");  // a warning
   CHECK(contains(merges_error("#version\nhe\n"), "1: m.txt: line 2: expected two tokens separated by a space"));
   CHECK(contains(merges_error("h e x\n"), "1: m.txt: line 1: expected two tokens"));
   CHECK(contains(merges_error("# #\n"), "m.txt: line 1: the token \"##\" is not in the vocabulary"));

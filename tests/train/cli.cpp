@@ -139,6 +139,11 @@ TEST_CASE("program: --help and --version") {
   CHECK(contains(run(folder, {"train", "--help"}).out, "--overwrite"));
   CHECK(contains(run(folder, {"export", "--help"}).out, "--dtype"));
 
+  for (const char* command : {"train", "sample", "eval", "tokenize", "export"}) {
+    CAPTURE(command);
+    CHECK(contains(run(folder, {command, "--help"}).out, "Exit codes: 0"));
+  }
+
   const Outcome version = run(folder, {"--version"});
   CHECK(version.exit_code == 0);
   CHECK(version.out.rfind(std::string("greyhound ") + GREYHOUND_VERSION + "\n", 0) == 0);
@@ -164,6 +169,15 @@ TEST_CASE("program: mistakes on the command line and in the configuration exit w
     check_error(run(folder, {"sample", folder.path(), option[0], option[1]}), 2, option[0] + ": ");
   }
   check_error(run(folder, {"eval", folder.path(), "--batches", "99999999999999999999"}), 2, "--batches: ");
+  // Options are called by their own names.
+  check_error(run(folder, {"tokenize", "a", "--tokenizer", "b", "--out", "c", "--shard-tokens", "-1"}), 2,
+              "error: --shard-tokens: expected a whole number from 1 to 2147483647, got -1 (see");
+  check_error(run(folder, {"tokenize", "a", "--tokenizer", "b", "--out", "c", "--val-fraction", "1"}), 2,
+              "error: --val-fraction: expected a number from 0 to below 1, got 1 (see");
+  check_error(run(folder, {"sample", folder.path(), "--top-k", "x"}), 2,
+              "error: --top-k: expected a whole number, got x (see");
+  check_error(run(folder, {"sample", folder.path(), "--seed", "1", "--seed", "2"}), 2,
+              "--seed: given 2 times, expected once");
   check_error(run(folder, {"train", folder / "none.yaml"}), 2, "none.yaml");
   check_error(run(folder, {"train", config, "optimizer.learning_rte=1"}), 2, "learning_rte");
   check_error(run(folder, {"train", config, "train.max_steps=3.5"}), 2, "train.max_steps");

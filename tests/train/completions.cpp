@@ -137,8 +137,8 @@ TEST_CASE("completions: held out, cut, left out") {
   config.data.train = write_file(folder / "b.jsonl", line("ab", "0123456789") + line("abcdefghij", "k") + lines);
   data = open(config);
   REQUIRE(data.warnings.size() == 3);
-  CHECK(contains(data.warnings[0], "data.train: 1 of 11 examples are longer than a row of 10 tokens and are cut"));
-  CHECK(contains(data.warnings[1], "data.train: 1 examples are left out: their prompts fill a row of 10 tokens"));
+  CHECK(contains(data.warnings[0], "data.train: 1 of 11 examples is longer than a row of 10 tokens and is cut"));
+  CHECK(contains(data.warnings[1], "data.train: 1 example is left out: its prompt fills a row of 10 tokens"));
   config.data.val = folder / "a.jsonl";
   CHECK(open(config).validation->total_rows() == 10);
 
@@ -159,6 +159,7 @@ TEST_CASE("completions: what cannot be used is one clear line") {
                  "1: " + path + ": line 3: expected an object with a str"));
   CHECK(contains(error(line("a", "b") + "{\"prompt\": 3, \"completion\": \"\"}"), ": line 2: expected an object with"));
   CHECK(contains(error(line("a", "b") + "{\"prompt\": "), ": line 2: expected a line of JSON"));
+  CHECK(contains(error("{\"completion\": \"a\"}"), ": line 1: expected an object with a string \"prompt\""));
   CHECK(contains(error(line("a", "")), "1: " + path + ": line 1: the completion is empty"));
   CHECK(contains(error(line("0123456789", "a")), "2: data.train: no example fits into a row of 10 tokens"));
   CHECK(contains(error("{\"text\": \"a\"}"), "lines of JSON with a text are documents for a BPE tokenizer"));

@@ -82,6 +82,9 @@ TEST_CASE("config: mistakes are named with file, line, column and the nearest ke
       {"optimizer:\n  LR: 1\n", "run.yaml:2:3: unknown key optimizer.LR", "did you mean optimizer.lr?"},
       {"optimizer:\n  BETA_2: 1\n", "run.yaml:2:3:", "did you mean optimizer.beta2?"},
       {"MODEL:\n", "run.yaml:1:1: unknown section MODEL", "did you mean model?"},
+      {"init_from: a/run\n", "run.yaml:1:1: expected keys below init_from, got a value",
+       "did you mean model.init_from?"},
+      {"init_from: {}\n", "run.yaml:1:1: unknown section init_from", "did you mean model.init_from?"},
       {"n_layer: 1\n", "run.yaml:1:1: expected keys below n_layer, got a value", "did you mean model.n_layer?"},
       {"model: 1\n", "run.yaml:1:1: expected keys below model, got a value", ""},
       {"model: {\"\": 3}\n", "run.yaml:1:9: expected the name of a key", "got ''"},
@@ -129,6 +132,25 @@ TEST_CASE("config: mistakes are named with file, line, column and the nearest ke
     CHECK(starts_with(message, test.start));
     CHECK(contains(message, test.part));
   }
+}
+
+TEST_CASE("config: characters that end a text for the system are shown, and are no part of a name") {
+  CHECK(contains(parse_error("run: {dir: \"a\\0b\"}"),
+                 "run.dir: expected text without the character \\x00, got a\\x00b"));
+  CHECK(contains(parse_error("model: {n_layer: \"a\\0b\"}"), "got the text \"a\\x00b\""));
+  CHECK(contains(parse_error("model: {\"a\\0b\": 1}"), "unknown key model.a\\x00b"));
+  CHECK(parse_config("sample: {prompt: \"a\\0b\"}", "run.yaml").sample.prompt == std::string("a\0b", 3));
+}
+
+TEST_CASE("config: YAML that is nested too deeply is called that") {
+  const std::string message = parse_error(std::string(10000, '['));
+  CAPTURE(message);
+  CHECK(contains(message, "bad YAML: nested too deeply"));
+}
+
+TEST_CASE("config: an override without its section is told the key") {
+  CHECK(contains(parse_error("", {"init_from=runs/a.b"}),
+                 "override 'init_from=runs/a.b': expected section.key=value; did you mean model.init_from?"));
 }
 
 TEST_CASE("config: 1e-4, 1.0E-4 and .0001 are equal numbers") {

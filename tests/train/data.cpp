@@ -50,6 +50,11 @@ TEST_CASE("data: the files of a glob are sorted by name; a name that exists is n
   CHECK(find_files("data.train", folder / "d[1].txt") == std::vector<std::string>{folder / "d[1].txt"});
   CHECK(contains(error_of([&] { find_files("data.val", folder / "x*"); }), "2: data.val: no file matches"));
   CHECK(contains(error_of([&] { find_files("data.val", folder.path()); }), "is a folder; a glob such as"));
+  // Each command names what it takes.
+  CHECK(contains(error_of([&] { find_files("data.val", folder / "x*"); }), "or `synthetic`"));
+  CHECK(!contains(error_of([&] { find_files("--data", folder / "x*"); }), "synthetic"));
+  CHECK(contains(error_of([&] { find_files("--data", folder / "x*"); }), "token shards"));
+  CHECK(!contains(error_of([&] { find_files("tokenize", folder / "x*"); }), "shards"));
   REQUIRE(mkfifo((folder / "pipe.txt").c_str(), 0600) == 0);
   CHECK(contains(error_of([&] { find_files("data.val", folder / "p*.txt"); }), "pipe.txt is not a regular file"));
 }
@@ -178,7 +183,7 @@ TEST_CASE("data: text that cannot be used is one clear line") {
   RunData data = open(config);
   CHECK_FALSE(data.validation);
   REQUIRE(data.warnings.size() == 2);
-  CHECK(contains(data.warnings[0], "only 1 rows of 8 tokens, a step takes 2"));
+  CHECK(contains(data.warnings[0], "only 1 row of 8 tokens, a step takes 2"));
   CHECK(contains(data.warnings[1], "no evaluation"));
 
   write_file(path, alphabet(50));  // holds out 5
@@ -213,6 +218,9 @@ TEST_CASE("data: the tokenizer of an existing run is kept") {
   const Tokenizer smaller = Tokenizer::characters({'a', 'b'});
   CHECK(contains(error_of([&] { open_data(config, plan, 0, &smaller); }),
                  "1: " + path + ": the character 'c' at byte 2 is not among the 2 characters"));
+  const std::string zero = write_file(folder / "zero.txt", std::string("ab\0", 3));
+  CHECK(
+      contains(error_of([&] { open_data(make_config(zero), plan, 0, &smaller); }), "the character '\\x00' at byte 2"));
   const Tokenizer ids = Tokenizer::ids(100);
   CHECK(contains(error_of([&] { open_data(config, plan, 0, &ids); }), "was trained on token ids"));
 }

@@ -5,8 +5,11 @@
 #include <greyhound/train/commands.h>
 #include <greyhound/train/hf_model_folder.h>
 #include <greyhound/train/llmc_model_file.h>
+#include <greyhound/train/safetensors.h>
 #include <greyhound/train/stored_run.h>
 #include <nlohmann/json.hpp>
+
+#include <cmath>
 
 using namespace greyhound;
 using namespace greyhound::testing;
@@ -55,6 +58,8 @@ TEST_CASE("init_from: a run, and what it is exported to, give the same weights t
   const std::vector<float> weights = make_run(run);
   export_command(to("hf", run, folder / "hf"));
   export_command(to("llmc", run, folder / "model.bin"));
+  export_command(to("llmc", run, folder / "a/new/folder/model.bin"));
+  CHECK(read_file(folder / "a/new/folder/model.bin") == read_file(folder / "model.bin"));
   for (const std::string& path : {run, folder / "hf", folder / "model.bin"}) {
     CAPTURE(path);
     const Config config = from(path, {"model.vocab_multiple=8"});
@@ -179,6 +184,10 @@ TEST_CASE("init_from: a BPE tokenizer beside the weights is taken, and exported 
   export_command(to("hf", folder / "run", folder / "hf"));
   CHECK(read_file(folder / "hf/tokenizer.json") == read_file(folder / "run/tokenizer.json"));
   CHECK(nlohmann::json::parse(read_file(folder / "hf/tokenizer_config.json"))["tokenizer_class"] == "GPT2Tokenizer");
+  const nlohmann::json config = nlohmann::json::parse(read_file(folder / "hf/config.json"));
+  CHECK(tokenizer.end_of_text() >= 0);
+  CHECK(config["eos_token_id"] == tokenizer.end_of_text());
+  CHECK(config["bos_token_id"] == tokenizer.end_of_text());
   for (const std::string& path : {folder / "run", folder / "hf"}) {
     CAPTURE(path);
     CHECK(from(path).data.tokenizer == path);
@@ -221,6 +230,45 @@ TEST_CASE("init_from: what is no model is refused in one line that names it") {
   CHECK(contains(refusal(folder / "same", {"run.dir=" + folder / "same"}), "are the same folder"));
 }
 
+TEST_CASE("init_from: a file of a folder is told the folder") {
+  const TemporaryFolder folder;
+  make_run(folder / "run");
+  export_command(to("hf", folder / "run", folder / "hf"));
+  for (const char* file : {"hf/model.safetensors", "hf/config.json", "run/model.safetensors", "run/config.yaml"}) {
+    CAPTURE(file);
+    const std::string path = folder / file, place = std::filesystem::path(path).parent_path().string();
+    CHECK(refusal(path) == "2: model.init_from: " + path + ": is one file of a model: give the folder, " + place);
+  }
+}
+
+TEST_CASE("init_from: weights that are not finite are refused with file and tensor") {
+  const TemporaryFolder folder;
+  make_run(folder / "run");
+  const SafetensorsFile file(folder / "run/model.safetensors");
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<NamedTensor> tensors;
+    std::vector<float> values;
+    for (const std::string& name : file.names()) {
+      tensors.push_back({name, file[name]});
+      if (name != "h.1.mlp.c_fc.weight") continue;
+      const ConstTensor& stored = tensors.back().tensor;
+      values.assign(stored.as<float>(), stored.as<float>() + stored.elements());
+      values[5] = bad;
+      tensors.back().tensor = tensor(static_cast<const void*>(values.data()), DType::fp32, stored.shape);
+    }
+    const std::string path = folder / "bad";
+    fs::create_directories(path);
+    for (const char* name : {"config.yaml", "tokenizer.json"}) {
+      fs::copy_file(folder / "run/" + name, path + "/" + name, fs::copy_options::overwrite_existing);
+    }
+    write_safetensors(path + "/model.safetensors", tensors);
+    const std::string error = error_of([&] { initial_weights(from(path)); });
+    CAPTURE(error);
+    CHECK(contains(error, "1: " + path + "/model.safetensors: h.1.mlp.c_fc.weight: expected finite weights, found "));
+    CHECK(contains(error, " at element 5"));
+  }
+}
+
 TEST_CASE("init_from: a stored run is read without the model that it started from") {
   const TemporaryFolder folder;
   make_run(folder / "first");
@@ -254,7 +302,8 @@ TEST_CASE("export: models that GPT-2 cannot express, and places that are taken, 
   make_run(folder / "run");
   CHECK(contains(refused("hf", folder / "run", folder / "run"), "is there already"));
   CHECK(contains(refused("llmc", folder / "run", folder / "run/model.safetensors"), "is there already"));
-  CHECK(contains(refused("llmc", folder / "run", folder / "missing/model.bin"), folder / "missing/model.bin"));
+  CHECK(contains(refused("llmc", folder / "run", folder / "run/config.yaml/model.bin"),
+                 "run/config.yaml: the folder cannot be made"));
   const std::string file = write_file(folder / "file", "x");
   CHECK(contains(refused("hf", folder / "run", file + "/hf"), "the folder cannot be made"));
 }

@@ -102,7 +102,7 @@ TEST_CASE("llm.c model: malformed files are one line with path, expected and fou
       {"", "expected a header of 1024 bytes, found 0"},
       {"abc", "found 3"},
       {header(20240326, 3, small_sizes).substr(0, 1023), "found 1023"},
-      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497904640\n", "found 74"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 497904640\n", "found a Git LFS pointer"},
       {std::string(2000, 'x'), "expected the number 20240326"},
       {header(20240520, 1, small_sizes) + data, "a token shard"},
       {header(20240327, 2, small_sizes) + data, "debug state"},

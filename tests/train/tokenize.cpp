@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <greyhound/train/commands.h>
 #include <greyhound/train/content_hash.h>
+#include <greyhound/train/input_file.h>
 #include <greyhound/train/shard_writer.h>
 #include <greyhound/train/token_cache.h>
 #include <greyhound/train/token_shards.h>
@@ -30,7 +31,8 @@ const Tokenizer& tokenizer() {
 std::string prose(int sentences) {
   std::string text;
   for (int i = 0; i < sentences; ++i) {
-    text += "The hound runs over hill " + std::to_string(i * 7919 % 1000) + (i % 5 == 0 ? ".\n\n" : ", naïve;  ");
+    text += "The hound runs over hill " + std::to_string(std::int64_t{i} * 7919 % 1000) +
+            (i % 5 == 0 ? ".\n\n" : ", naïve;  ");
   }
   return text;
 }
@@ -177,6 +179,39 @@ TEST_CASE("tokenize: what a sink throws ends the work") {
   CHECK(contains(error_of([&] { tokenize({folder / "none"}, options); }), "1: cannot open " + (folder / "none")));
 }
 
+TEST_CASE("tokenize: a file that changes its size meanwhile is refused") {
+  const TemporaryFolder folder;
+  const std::string text = prose(300000);
+  for (const std::size_t size : {std::size_t{4096}, text.size() + 1}) {
+    const std::string path = write_file(folder / "a.txt", text);
+    TokenizeFilesOptions options;
+    options.threads = 1;
+    const std::string error = error_of([&] {
+      tokenize_files(tokenizer(), {path}, options,
+                     [&](bool, std::span<const std::int32_t>) { std::filesystem::resize_file(path, size); });
+    });
+    CHECK(error == "1: " + path + ": changed while it was read: expected " + std::to_string(text.size()) +
+                       " bytes, found " + std::to_string(size));
+  }
+}
+
+TEST_CASE("tokenize: a word of many megabytes is cut nowhere, and can be stopped") {
+  const TemporaryFolder folder;
+  const std::string word(3 << 20, 'a'), path = write_file(folder / "a.txt", "The " + word + " hound");
+  CHECK(tokenize({path}).train == with_end("The " + word + " hound"));
+  std::vector<std::int32_t> tokens;
+  int calls = 0;
+  CHECK(error_of([&] {
+          tokenizer().merges()->encode_word(word, tokens, [&] {
+            if (++calls == 30) throw_runtime("stopped");
+          });
+        }) == "1: stopped");
+  CHECK(tokens.empty());
+  TokenizeFilesOptions options;
+  options.poll = [] { throw_runtime("stopped"); };
+  CHECK(error_of([&] { tokenize({path}, options); }) == "1: stopped");
+}
+
 TEST_CASE("shard writer: shards of a size, with 16 or 32 bits") {
   for (const int bytes : {2, 4}) {
     const TemporaryFolder folder;
@@ -226,6 +261,12 @@ TEST_CASE("content hash: other contents, other names") {
     CHECK(seen.insert(content_hash(changed)).second);
   }
   CHECK(content_hash("a") == content_hash(std::string(1, 'a')));
+  for (std::size_t first = 0; first <= text.size(); first += 7) {  // in parts
+    ContentHash hash;
+    hash.add(std::string_view(text).substr(0, first));
+    hash.add(std::string_view(text).substr(first));
+    CHECK(to_hexadecimal(hash.finish()) == content_hash(text));
+  }
 }
 
 TEST_CASE("token cache: made once, known by the contents, made anew when damaged") {
@@ -257,6 +298,11 @@ TEST_CASE("token cache: made once, known by the contents, made anew when damaged
   write_file(shard, read_file(shard).substr(0, 1500));
   CHECK(all(path) == with_end(text));
   CHECK(shards().size() == 1);
+  std::string flipped = read_file(shard);  // of the same size
+  flipped.back() = static_cast<char>(flipped.back() ^ 0x40);
+  write_file(shard, flipped);
+  CHECK(all(path) == with_end(text));
+  CHECK(read_file(shard) != flipped);
   write_file(path, text + "!");
   CHECK(all(path) == with_end(text + "!"));
   CHECK(shards().size() == 2);
@@ -295,7 +341,7 @@ TEST_CASE("tokenize command: shards, a split, and the tokenizer beside them") {
   CHECK(expected.train.size() > 3000);
   CHECK(Tokenizer::load(out + "tokenizer.json").encode("The hound") == tokenizer().encode("The hound"));
 
-  // Not over earlier shards, unless it is told to; what fails leaves none.
+  // Not over earlier shards, unless it is told to; what fails leaves them as they were.
   CHECK(contains(error_of([&] { tokenize_command(options); }),
                  "2: --out " + options.out + ": already holds token shards"));
   options.overwrite = true;
@@ -306,7 +352,9 @@ TEST_CASE("tokenize command: shards, a split, and the tokenizer beside them") {
   write_file(folder / "c.jsonl", "bad");
   options.shard_tokens = 1000;
   CHECK(contains(error_of([&] { tokenize_command(options); }), "c.jsonl: line 1: expected a line of JSON"));
-  for (const auto& entry : std::filesystem::directory_iterator(out)) CHECK(entry.path().filename() == "tokenizer.json");
+  CHECK(ids_of(out + "train_000000.bin") == expected.train);
+  CHECK_FALSE(std::filesystem::exists(out + ".tokenize.tmp"));
+  CHECK_FALSE(std::filesystem::exists(out + "train_000001.bin"));
   options.files = {folder / "none.txt"};
   CHECK(contains(error_of([&] { tokenize_command(options); }), "2: tokenize: no file matches"));
 }
@@ -315,12 +363,24 @@ TEST_CASE("tokenize command: a vocabulary of more than 65536 tokens makes 32-bit
   const TemporaryFolder folder;
   nlohmann::json json = nlohmann::json::parse(read_file(tokenizer_path));
   nlohmann::json& vocab = json["model"]["vocab"];
-  const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  for (std::size_t i = 0; vocab.size() < 65537; ++i) {  // tokens that no merge makes
-    std::string token = "~";
-    for (const std::size_t divisor : {1, 52, 2704}) token += letters[i / divisor % 52];
-    if (!vocab.contains(token)) vocab[token] = vocab.size();
+  const auto add = [&](const std::string& left, const std::string& right) {
+    if (vocab.size() >= 65537 || vocab.contains(left + right)) return;
+    const std::size_t id = vocab.size();
+    vocab[left + right] = id;
+    json["model"]["merges"].push_back({left, right});
+  };
+  std::vector<std::string> high, pairs;  // of bytes that the text has not
+  for (int byte = 0x80; byte < 0x100; ++byte) high.push_back(to_byte_alphabet(std::string(1, static_cast<char>(byte))));
+  for (const std::string& left : high) {
+    for (const std::string& right : high) {
+      add(left, right);
+      pairs.push_back(left + right);
+    }
   }
+  for (const std::string& pair : pairs) {
+    for (const std::string& right : high) add(pair, right);
+  }
+  REQUIRE(vocab.size() == 65537);
   TokenizeOptions options;
   options.tokenizer = write_file(folder / "t.json", json.dump());
   options.out = folder / "data";
@@ -329,4 +389,39 @@ TEST_CASE("tokenize command: a vocabulary of more than 65536 tokens makes 32-bit
   tokenize_command(options);
   CHECK(read_shard_header(folder / "data/train_000000.bin").bytes_per_token == 4);
   CHECK(ids_of(folder / "data/train_000000.bin") == with_end("The hound runs"));
+}
+
+TEST_CASE("tokenize command: what is in the folder, and who else writes there") {
+  const TemporaryFolder folder;
+  TokenizeOptions options;
+  options.tokenizer = tokenizer_path;
+  options.out = folder / "data";
+  options.files = {write_file(folder / "a.txt", "The hound runs")};
+  std::filesystem::create_directory(options.out);
+  const auto error = [&] { return error_of([&] { tokenize_command(options); }); };
+  {
+    const FolderLock other(options.out);
+    CHECK(error() == "1: " + options.out + ": another greyhound is writing to this folder");
+  }
+  CHECK(std::filesystem::is_empty(options.out));
+
+  // Another tokenizer is kept; the same one, however it is written, stays as it is.
+  const std::string beside = write_file(folder / "data/tokenizer.json", "mine");
+  CHECK(contains(error(), "2: --out " + options.out + ": already holds another tokenizer.json"));
+  CHECK(read_file(beside) == "mine");
+  const std::string indented = nlohmann::json::parse(read_file(tokenizer_path)).dump(2);
+  write_file(beside, indented);
+  CHECK(error() == "no error");
+  CHECK(read_file(beside) == indented);
+  write_file(beside, "mine");
+  options.overwrite = true;
+  CHECK(error() == "no error");
+  CHECK(Tokenizer::load(beside).vocab_size() == 1200);
+
+  const std::string shard = read_file(folder / "data/train_000000.bin");
+  options.files = {write_file(folder / "b.txt", shard)};
+  CHECK(contains(error(), "1: " + (folder / "b.txt") + ": expected text, found a token shard"));
+  options.files = {write_file(folder / "b.json", "{\"text\": \"a\"}\n")};
+  CHECK(contains(error(), "b.json: begins with {\"text\": as lines of JSON do"));
+  CHECK(read_file(folder / "data/train_000000.bin") == shard);
 }

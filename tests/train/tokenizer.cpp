@@ -119,6 +119,9 @@ TEST_CASE("tokenizer: a stored one is the same, a damaged one a clear error") {
     CHECK(again.vocab_size() == tokenizer.vocab_size());
     CHECK(again.symbols() == tokenizer.symbols());
   }
+  const std::string cut = write_file(folder / "cut.json", "{\"kind\":\n\n");
+  CHECK(contains(error_of([&] { Tokenizer::load(cut); }), " is not a tokenizer that greyhound wrote: line 3, column "));
+  CHECK(contains(error_of([&] { Tokenizer::ids(9).encode(std::string("1 2\0", 4)); }), "got 2\\x00 at byte 2"));
   CHECK(contains(error_of([&] { Tokenizer::load(folder / "none.json"); }), "1: cannot open the tokenizer"));
   for (const char* text :
        {"", "{", "[]", "{\"kind\": \"bpe\", \"vocab_size\": 3}", "{\"kind\": \"byte\", \"vocab_size\": 3}",
