@@ -1,6 +1,7 @@
 // Layer norm's backward. Formulas: kernels/layernorm.h.
 #include <greyhound/kernels/layernorm.h>
 
+#include <greyhound/kernels/cuda/column_partials.cuh>
 #include <greyhound/kernels/cuda/elementwise.cuh>
 #include <greyhound/kernels/cuda/row_group.cuh>
 
@@ -13,9 +14,12 @@ namespace {
 // Rows are cut into at most 528 blocks (four to each of an H200's 132 multiprocessors), each with a partial sum of
 // grad_weight and grad_bias of its own. The cut follows from the number of rows alone.
 struct RowBlocks {
+  static constexpr std::int64_t least_size = 16, most_count = 528;
   std::int64_t size, count;
   explicit RowBlocks(std::int64_t rows)
-      : size(std::max<std::int64_t>(16, (rows + 527) / 528)), count((rows + size - 1) / size) {}
+      : size(std::max(least_size, (rows + most_count - 1) / most_count)), count((rows + size - 1) / size) {}
+  // At least the count of any number of rows up to this one.
+  static std::int64_t bound(std::int64_t rows) { return std::min(most_count, (rows + least_size - 1) / least_size); }
 };
 
 template <class T>
@@ -199,28 +203,16 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
   }
 }
 
-constexpr int sum_columns = 32, sum_slices = 32;
-
-// Column j of [blocks, 2, columns]: slice s adds blocks s, s + 32, ... in fp64, then the slices are added in order.
-__global__ void __launch_bounds__(sum_columns* sum_slices)
-    add_partials_kernel(const float* partials, std::int64_t blocks, std::int64_t columns, float* grad_weight,
-                        float* grad_bias, bool accumulate) {
-  __shared__ double sums[sum_slices][sum_columns];
-  const std::int64_t column = blockIdx.x * std::int64_t{sum_columns} + threadIdx.x;
-  double sum = 0;
-  if (column < 2 * columns) {
-#pragma unroll 4
-    for (std::int64_t block = threadIdx.y; block < blocks; block += sum_slices) {
-      sum += partials[block * 2 * columns + column];
-    }
+// Of the columns of [blocks, 2, columns].
+struct PutGradients {
+  float *weight, *bias;  // bias: optional
+  std::int64_t columns;
+  bool accumulate;
+  __device__ void operator()(std::int64_t column, double sum) const {
+    float* out = column < columns ? weight + column : bias == nullptr ? nullptr : bias + column - columns;
+    if (out != nullptr) *out = static_cast<float>(accumulate ? *out + sum : sum);
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= 2 * columns) return;
-  for (int slice = 1; slice < sum_slices; ++slice) sum += sums[slice][threadIdx.x];
-  float* out = column < columns ? grad_weight + column : grad_bias == nullptr ? nullptr : grad_bias + column - columns;
-  if (out != nullptr) *out = static_cast<float>(accumulate ? *out + sum : sum);
-}
+};
 
 template <class T>
 void launch_backward(const Context& context, const LayerNormBackward& args, const RowBlocks& blocks, float* partials) {
@@ -258,7 +250,7 @@ void launch_backward(const Context& context, const LayerNormBackward& args, cons
 }  // namespace
 
 std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels) {
-  return Workspace::size(DType::fp32, {RowBlocks(rows).count, 2, channels});
+  return Workspace::size(DType::fp32, {RowBlocks::bound(rows), 2, channels});
 }
 
 void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
@@ -274,12 +266,9 @@ void layernorm_backward(const Context& context, const LayerNormBackward& args, W
       launch_backward<typename decltype(tag)::type>(context, args, blocks, partials);
     });
   }
-  const dim3 threads(sum_columns, sum_slices);
-  add_partials_kernel<<<static_cast<unsigned>((2 * columns + sum_columns - 1) / sum_columns), threads, 0,
-                        stream_of(context.stream())>>>(partials, blocks.count, columns, args.grad_weight.as<float>(),
-                                                       args.grad_bias ? args.grad_bias.as<float>() : nullptr,
-                                                       args.accumulate_weight);
-  check_launch("layernorm_backward: partial sums");
+  add_partials(stream_of(context.stream()), "layernorm_backward: partial sums", partials, blocks.count, 2 * columns,
+               PutGradients{args.grad_weight.as<float>(), args.grad_bias ? args.grad_bias.as<float>() : nullptr,
+                            columns, args.accumulate_weight});
 }
 
 }  // namespace greyhound::cuda

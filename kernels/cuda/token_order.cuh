@@ -24,6 +24,10 @@ struct OrderTiles {
       : rounds(std::max<std::int64_t>(4, (rows + 128 * order_threads - 1) / (128 * order_threads))),
         size(rounds * order_threads),
         count((rows + size - 1) / size) {}
+  // At least the count of any number of rows up to this one.
+  static std::int64_t bound(std::int64_t rows) {
+    return std::min<std::int64_t>(128, (rows + 4 * order_threads - 1) / (4 * order_threads));
+  }
 };
 
 struct TokenOrder {
@@ -33,7 +37,7 @@ struct TokenOrder {
 
 // Sizes of what order_by_token takes from a workspace.
 inline std::size_t token_order_bytes(std::int64_t rows) {
-  return 3 * Workspace::size(DType::int32, {rows}) + Workspace::size(DType::int32, {OrderTiles(rows).count, digits});
+  return 3 * Workspace::size(DType::int32, {rows}) + Workspace::size(DType::int32, {OrderTiles::bound(rows), digits});
 }
 
 struct OrderArguments {
