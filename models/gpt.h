@@ -35,6 +35,12 @@ struct LossSettings {
   loss::AccumDType grad_weight_accum_dtype = loss::AccumDType::fp32;
 };
 
+// What of the forward backward makes again instead of finding it kept; each mode includes the ones before it. All give
+// the same bits: the same operations run again on the same inputs. Costs in [B * T, n_embd] of memory and in time, each
+// for a block: `none` keeps 16; `gelu` 12, for one GELU; `gelu_norm` 10, for two layer norms besides; `block` keeps the
+// block's input alone, 1, for another forward of the block (a third more work in products and attention).
+enum class Recompute { none, gelu, gelu_norm, block };
+
 // A micro-batch on the device. Row b of the micro-batch is row first_row + b of the whole step over all micro-batches
 // and ranks: dropout is a function of it.
 struct Batch {
@@ -56,7 +62,7 @@ class Gpt {
  public:
   // Throws a usage Error when the configuration is inconsistent. precision: fp32 or bf16 (activations and the weights
   // that products read).
-  Gpt(const GptConfig& config, DType precision, const LossSettings& loss);
+  Gpt(const GptConfig& config, DType precision, const LossSettings& loss, Recompute recompute = Recompute::none);
   ~Gpt();
   Gpt(Gpt&&) noexcept;
 
@@ -86,9 +92,8 @@ class Gpt {
   // Loss alone, without dropout; adds to `sums`. Touches nothing that training uses between steps.
   void evaluate(const Context& context, const Batch& batch, loss::LossSums& sums);
 
-  // The logits [V] fp32 on the device that follow `token` (int32 on the host) at `position` < block_size; positions are
-  // fed in order from 0. With a softcap they come less their log-sum-exp, which changes no probability. Valid until the
-  // next call.
+  // The logits [V] fp32 on the device, softcap applied, that follow `token` (int32 on the host) at `position` <
+  // block_size; positions are fed in order from 0. Valid until the next call. Enqueues, and waits for nothing.
   ConstTensor decode(const Context& context, std::int32_t token, std::int64_t position);
 
  private:
