@@ -27,6 +27,12 @@ std::string keys_of(const Config& config, const std::string& region) {
 
 }  // namespace
 
+std::int64_t memory_for_plan(Device device) {
+  constexpr std::int64_t loaded_later = std::int64_t{256} << 20;
+  const std::int64_t free = available_memory(device);
+  return device.is_cuda() ? std::max<std::int64_t>(0, free - loaded_later) : free;
+}
+
 std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
   const std::int64_t block_size = config.model.block_size;
   const std::int64_t rows =

@@ -47,7 +47,7 @@ void log_run(const Config& config, const BatchPlan& batch, const ComputeDevice& 
 void report_memory(const Context& context, const Config& config, const BatchPlan& batch) {
   const bool on_cpu = context.device().is_cpu();
   const std::int64_t sharing = ranks_on_host(batch.ranks);
-  const std::int64_t free = available_memory(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
+  const std::int64_t free = memory_for_plan(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
   const ArenaPlan plan = memory_plan(context, config, batch.micro_batch, batch.ranks);
   std::string table = plan.table(free);
   table.pop_back();

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace greyhound {
 
@@ -32,6 +33,10 @@ class TrainingLoop {
 
   void log_start() const;
   void train_one_step();
+  void finish_steps(bool all);  // of those started: all, or as many as the trainer asks for
+  void report(const StepResult& result);
+  double flops_utilization(double tokens_per_second) const;
+  std::string mfu_text(double tokens_per_second) const;  // " | mfu 45.1 %"; empty on the CPU
   void log_step(const StepMetrics& metrics, const StepResult& result);
   void validate(StepMetrics& metrics);
   void print_sample();
@@ -39,7 +44,9 @@ class TrainingLoop {
   void save_after_failure() noexcept;
   void log_end() const;
 
-  bool due(std::int64_t every) const;  // after the step that was just made
+  bool due(std::int64_t every, std::int64_t step) const;
+  bool due(std::int64_t every) const { return due(every, trainer_.steps()); }
+  bool pauses() const;  // something is to be done between the step that was started last and the next
   bool finished() const { return trainer_.steps() >= config_.train.max_steps; }
   bool stop_noticed();  // this rank got a signal; says so the first time
 
@@ -54,6 +61,7 @@ class TrainingLoop {
   const StopRequest& stop_;
   bool stop_announced_ = false;
   std::optional<MetricsFile> metrics_;  // of the root rank
+  std::optional<double> peak_flops_;    // of this rank's GPU; NaN: unknown
 
   std::optional<double> val_loss_;  // the last one
   Clock::time_point start_ = Clock::now();

@@ -138,6 +138,8 @@ double seconds_between(int device, void* earlier, void* later) {
 }
 
 CudaDeviceInfo device_info(int device) {
+  const int count = device_count();
+  if (device < 0 || device >= count) throw_runtime("CUDA device ", device, " of ", count);
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   CudaDeviceInfo info;

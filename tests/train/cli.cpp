@@ -101,6 +101,7 @@ std::string curve_of(const std::string& run_dir) {
   for (nlohmann::json line : metrics_of(run_dir)) {
     line.erase("step_ms");
     line.erase("tokens_per_second");
+    line.erase("mfu");
     curve += line.dump() + "\n";
   }
   return curve;
@@ -153,6 +154,17 @@ TEST_CASE("program: --help and --version") {
   }
 }
 
+TEST_CASE("program: info says what was built, what is found and which device a run takes") {
+  const TemporaryFolder folder;
+  const Outcome info = run(folder, {"info"}, {"CUDA_VISIBLE_DEVICES="});
+  CHECK(info.exit_code == 0);
+  for (const char* part : {"greyhound ", "CUDA ", "devices\n  cpu       CPU, ", "device: auto takes cpu: "}) {
+    CAPTURE(part);
+    CHECK(contains(info.out, part));
+  }
+  CHECK_FALSE(contains(info.out, "cuda:0"));
+}
+
 TEST_CASE("program: mistakes on the command line and in the configuration exit with 2 and one line") {
   const TemporaryFolder folder;
   const std::string config = config_file(folder);
@@ -181,7 +193,8 @@ TEST_CASE("program: mistakes on the command line and in the configuration exit w
   check_error(run(folder, {"train", folder / "none.yaml"}), 2, "none.yaml");
   check_error(run(folder, {"train", config, "optimizer.learning_rte=1"}), 2, "learning_rte");
   check_error(run(folder, {"train", config, "train.max_steps=3.5"}), 2, "train.max_steps");
-  check_error(run(folder, {"train", config, "run.device=cuda"}), 2, "run.device cuda");
+  check_error(run(folder, {"train", config, "run.device=cuda"}, {"CUDA_VISIBLE_DEVICES="}), 2, "device cuda: ");
+  check_error(run(folder, {"sample", folder.path(), "--device", "gpu"}), 2, "--device");
   check_error(run(folder, {"train", config, "sample.prompt=xyz"}), 2, "");
   check_error(run(folder, {"train", config, "model.n_head=3"}), 2, "16");
   check_error(run(folder, {"sample", folder.path()}), 2, "is not the folder of a run");
