@@ -175,40 +175,98 @@ TEST_CASE("dropout_apply on CUDA: any probability, NaN is dropped too" * doctest
   }
 }
 
-TEST_CASE("column_sum on CUDA" * doctest::test_suite("cuda")) {
+TEST_CASE("softcap on CUDA" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
   for (DType dtype : {DType::fp32, DType::bf16}) {
-    for (std::int64_t rows : {0, 1, 128, 129, 1000}) {
+    for (const Layout& at : layouts()) {
+      const auto run = [&](const Context& context, bool in_place) {
+        const Placed input(context, random(dtype, at, 26, -100, 100)), out(context, blank(dtype, at));
+        softcap(context, {input, in_place ? input : out, 15});
+        return (in_place ? input : out).back();
+      };
+      check_agree("softcap", run(device_context(), false), run(Context::cpu(), false), 1e-6);
+      CHECK(run(device_context(), true).values() == run(device_context(), false).values());
+    }
+  }
+  compare("softcap", 0, [&](const Context& context) {
+    const Placed input(context, HostTensor::of(DType::fp32, {infinity, -infinity, quiet_nan, 0, -0.0})),
+        out(context, HostTensor(DType::fp32, {5}));
+    softcap(context, {input, out, 2});
+    return out.back();
+  });
+}
+
+TEST_CASE("column_sum on CUDA" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  struct Size {
+    std::int64_t rows, columns, gap, offset;
+  };
+  // Turns of 8 rows, blocks of 64 and more; one and several blocks of columns; rows that do not start at 16 bytes.
+  std::vector<Size> sizes = {{20011, 40, 0, 0}, {16385, 8, 8, 0}, {70000, 3, 0, 0}, {300, 768, 0, 0}, {65, 3072, 8, 0}};
+  for (std::int64_t rows : {0, 1, 7, 8, 63, 64, 65, 129, 1000}) {
+    sizes.push_back({rows, 131, 2, 1});
+    sizes.push_back({rows, 264, 0, 0});
+    sizes.push_back({rows, 1, 0, 0});
+  }
+  for (DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Size& size : sizes) {
       for (bool accumulate : {false, true}) {
-        CAPTURE(rows);
-        compare("column_sum", 1e-6, [&](const Context& context) {
-          const std::int64_t columns = 131;
-          const Placed input(context, HostTensor::random(dtype, {rows, columns}, 5, 0.5, 2, columns + 2, 1));
-          const HostTensor blank(DType::fp32, {columns});
-          const Placed out(context, accumulate ? HostTensor::random(DType::fp32, {columns}, 6) : blank);
-          GuardedWorkspace scratch(context, column_sum_workspace_bytes(context, rows, columns));
+        CAPTURE(size.rows);
+        CAPTURE(size.columns);
+        const auto run = [&](const Context& context) {
+          const Placed input(context, HostTensor::random(dtype, {size.rows, size.columns}, 5, 0.5, 2,
+                                                         size.columns + size.gap, size.offset));
+          const HostTensor blank(DType::fp32, {size.columns});
+          const Placed out(context, accumulate ? HostTensor::random(DType::fp32, {size.columns}, 6) : blank);
+          GuardedWorkspace scratch(context, column_sum_workspace_bytes(context, size.rows, size.columns));
           column_sum(context, {input, out, accumulate}, scratch.workspace);
           CHECK(scratch.intact());
           return out.back();
-        });
+        };
+        compare("column_sum", 1e-6, run);
+        CHECK(run(device_context()).bytes() == run(device_context()).bytes());
       }
     }
   }
 }
 
+TEST_CASE("column_sum on CUDA: the scratch of more rows is enough for fewer" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  const Context context = device_context();
+  if (context.device().is_cpu()) return;  // its sums are cut otherwise
+  std::size_t before = 0;
+  for (std::int64_t rows = 0; rows < 70000; rows += 61) {
+    const std::size_t bytes = column_sum_workspace_bytes(context, rows, 500);
+    CHECK(bytes >= before);
+    before = bytes;
+  }
+}
+
 TEST_CASE("cast on CUDA" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
+  // With gaps of 16 bytes in every dtype and without; off 16 bytes; dense and longer than a row of the kernel's own.
+  const Layout sizes[] = {{9, 17, 3, 1}, {9, 24, 8, 0}, {5, 8, 0, 0}, {3, 40001, 0, 0}, {1, 65536, 0, 0}, {0, 4, 0, 0}};
   for (DType from : {DType::fp32, DType::bf16, DType::fp16}) {
     for (DType to : {DType::fp32, DType::bf16, DType::fp16}) {
-      const auto run = [&](const Context& context) {
-        HostTensor values = HostTensor::random(from, {9, 17}, 7, -70000, 70000, 20, 1);
-        values.set(3, std::numeric_limits<double>::infinity());
-        values.set(4, 1e-7);
-        const Placed input(context, values), out(context, HostTensor(to, {9, 17}, 19, 3));
-        cast(context, {input, out});
-        return out.back();
-      };
-      CHECK(run(device_context()).bytes() == run(Context::cpu()).bytes());
+      for (const Layout& at : sizes) {
+        for (std::int64_t to_gap : {std::int64_t{0}, at.gap}) {
+          CAPTURE(std::string(name_of(from)));
+          CAPTURE(std::string(name_of(to)));
+          CAPTURE(at.columns);
+          const auto run = [&](const Context& context) {
+            HostTensor values = random(from, at, 7, -70000, 70000);
+            if (at.rows > 0) {
+              values.set(3, std::numeric_limits<double>::infinity());
+              values.set(2, 1e-7);
+            }
+            const Placed input(context, values),
+                out(context, HostTensor(to, {at.rows, at.columns}, at.columns + to_gap, 3 * at.offset));
+            cast(context, {input, out});
+            return out.back();
+          };
+          CHECK(run(device_context()).bytes() == run(Context::cpu()).bytes());
+        }
+      }
     }
   }
 }
