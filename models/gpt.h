@@ -5,6 +5,7 @@
 #include <greyhound/core/gradient_hook.h>
 #include <greyhound/loss/loss.h>
 #include <greyhound/models/parameters.h>
+#include <greyhound/models/recompute.h>
 
 #include <cstdint>
 #include <memory>
@@ -34,12 +35,6 @@ struct LossSettings {
   std::size_t max_workspace_bytes = 0;  // 0: the default plan
   loss::AccumDType grad_weight_accum_dtype = loss::AccumDType::fp32;
 };
-
-// What of the forward backward makes again instead of finding it kept; each mode includes the ones before it. All give
-// the same bits: the same operations run again on the same inputs. Costs in [B * T, n_embd] of memory and in time, each
-// for a block: `none` keeps 16; `gelu` 12, for one GELU; `gelu_norm` 10, for two layer norms besides; `block` keeps the
-// block's input alone, 1, for another forward of the block (a third more work in products and attention).
-enum class Recompute { none, gelu, gelu_norm, block };
 
 // A micro-batch on the device. Row b of the micro-batch is row first_row + b of the whole step over all micro-batches
 // and ranks: dropout is a function of it.

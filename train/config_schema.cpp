@@ -20,6 +20,11 @@ template <>
 constexpr Words<ScheduleKind> words<ScheduleKind> = {
     {"constant", ScheduleKind::constant}, {"linear", ScheduleKind::linear}, {"cosine", ScheduleKind::cosine}};
 template <>
+constexpr Words<Recompute> words<Recompute> = {{"none", Recompute::none},
+                                               {"gelu", Recompute::gelu},
+                                               {"gelu_norm", Recompute::gelu_norm},
+                                               {"block", Recompute::block}};
+template <>
 constexpr Words<loss::AccumDType> words<loss::AccumDType> = {{"fp32", loss::AccumDType::fp32},
                                                              {"weight", loss::AccumDType::weight}};
 
@@ -209,6 +214,9 @@ std::vector<ConfigKey> make_schema() {
         .range(0, whole)
         .also({"total_batch_size", "tokens_per_step"});
     key("max_steps", &S::max_steps, 2000, "steps of the run").range(1, whole).also({"steps", "max_iters", "num_steps"});
+    key("recompute", &S::recompute, Recompute::none,
+        "what backward makes again to save memory; later words save more and take more time")
+        .also({"activation_checkpointing", "gradient_checkpointing"});
     key("overfit_batch", &S::overfit_batch, false, "every step takes the first step's batch")
         .also({"overfit_single_batch"});
   }

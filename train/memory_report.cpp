@@ -19,8 +19,10 @@ std::string keys_of(const Config& config, const std::string& region) {
   if (region == "loss workspace") return "model.vocab_size, loss.max_workspace_mb";
   if (region == "generation") return "model.block_size, model.n_layer, model.n_embd";
   if (region == "activations" || region == "batch") {
-    return "train.micro_batch, model.block_size, model.n_layer, model.n_embd" +
-           std::string(config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
+    const bool can_recompute = region == "activations" && config.train.recompute != Recompute::block;
+    return concat("train.micro_batch, ", can_recompute ? "train.recompute, " : "",
+                  "model.block_size, model.n_layer, model.n_embd",
+                  config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
   }
   return "model.n_embd, model.n_layer, model.vocab_size";  // parameters, gradients, optimiser
 }

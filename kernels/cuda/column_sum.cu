@@ -11,14 +11,17 @@ namespace {
 
 constexpr int sum_warps = 8, sum_threads = sum_warps * warp_size;
 constexpr int turn_rows = 8;  // of one thread, on their way at once
-constexpr std::int64_t block_turn = sum_warps * turn_rows, most_blocks = 256;
+constexpr int block_turn = sum_warps * turn_rows;
+constexpr std::int64_t least_size = 2 * block_turn, most_blocks = 256;
 
 // The cut follows from the number of rows alone: at most 256 blocks of rows, each of whole turns.
 struct RowBlocks {
   std::int64_t size, count;
   explicit RowBlocks(std::int64_t rows)
-      : size(std::max<std::int64_t>(1, (rows + most_blocks * block_turn - 1) / (most_blocks * block_turn)) * block_turn),
+      : size(std::max(least_size, (rows + most_blocks * block_turn - 1) / (most_blocks * block_turn) * block_turn)),
         count((rows + size - 1) / size) {}
+  // At least the count of any number of rows up to this one.
+  static std::int64_t bound(std::int64_t rows) { return std::min(most_blocks, (rows + least_size - 1) / least_size); }
 };
 
 // One block per block of rows and 32 packs of 16 bytes of columns; each of its warps takes 8 rows at a time. Eight
@@ -75,9 +78,8 @@ struct PutSum {
 
 }  // namespace
 
-// A bound on the blocks of any number of rows up to this one.
 std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::int64_t columns) {
-  return Workspace::size(DType::fp64, {std::min(most_blocks, (rows + block_turn - 1) / block_turn), columns});
+  return Workspace::size(DType::fp64, {RowBlocks::bound(rows), columns});
 }
 
 void column_sum(const Context& context, const ColumnSum& args, Workspace& workspace) {
@@ -95,8 +97,8 @@ void column_sum(const Context& context, const ColumnSum& args, Workspace& worksp
       constexpr std::int64_t block_columns = warp_size * packed_size<T>;
       const dim3 grid(static_cast<unsigned>((columns + block_columns - 1) / block_columns),
                       static_cast<unsigned>(blocks.count));
-      const auto kernel = rows_are_packed<T>(args.input) ? partial_column_sum_kernel<T, true>
-                                                         : partial_column_sum_kernel<T, false>;
+      const auto kernel =
+          rows_are_packed<T>(args.input) ? partial_column_sum_kernel<T, true> : partial_column_sum_kernel<T, false>;
       kernel<<<grid, sum_threads, 0, stream>>>(args.input.as<T>(), args.input.row_stride, rows,
                                                static_cast<int>(columns), blocks.size, partials);
       check_launch("column_sum");

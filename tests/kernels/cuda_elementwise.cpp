@@ -201,9 +201,9 @@ TEST_CASE("column_sum on CUDA" * doctest::test_suite("cuda")) {
   struct Size {
     std::int64_t rows, columns, gap, offset;
   };
-  // Turns of 8 rows, blocks of 64 and more; one and several blocks of columns; rows that do not start at 16 bytes.
-  std::vector<Size> sizes = {{20011, 40, 0, 0}, {16385, 8, 8, 0}, {70000, 3, 0, 0}, {300, 768, 0, 0}, {65, 3072, 8, 0}};
-  for (std::int64_t rows : {0, 1, 7, 8, 63, 64, 65, 129, 1000}) {
+  // Turns of 8 rows, blocks of 128 and more; one and several blocks of columns; rows that do not start at 16 bytes.
+  std::vector<Size> sizes = {{40011, 40, 0, 0}, {32769, 8, 8, 0}, {70000, 3, 0, 0}, {300, 768, 0, 0}, {65, 3072, 8, 0}};
+  for (std::int64_t rows : {0, 1, 7, 8, 63, 64, 65, 128, 129, 1000}) {
     sizes.push_back({rows, 131, 2, 1});
     sizes.push_back({rows, 264, 0, 0});
     sizes.push_back({rows, 1, 0, 0});

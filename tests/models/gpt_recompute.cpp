@@ -105,8 +105,8 @@ TEST_CASE_ON_EACH_BACKEND("gpt recompute: rows of full vectors, several tiles of
 TEST_CASE("gpt recompute: GPT-2 small keeps what the modes say, 64 rows of 1024 tokens in bf16") {
   const GptConfig config;
   const Context context = Context::cpu(1);
-  // Planned, never allocated. In [B T, C]: 16, 12 or 10 of each of 12 blocks and what they share; or 12 inputs and 15 of
-  // one block. Embedding, head's input and the gradient of the residual stream are three more.
+  // Planned, never allocated. In [B T, C]: 16, 12 or 10 of each of 12 blocks and what they share; or 12 inputs and 15
+  // of one block. Embedding, head's input and the gradient of the residual stream are three more.
   const std::size_t unit = 64 * 1024 * 768 * 2, statistics = 64 * 1024 * (12 + 4) * 4, last = 64 * 1024 * 2 * 4;
   const auto bytes = [&](Recompute mode) { return kept_bytes(context, config, DType::bf16, mode, 64, 1024); };
   CHECK(bytes(Recompute::none) == (12 * 16 + 3) * unit + 12 * statistics + last);
