@@ -10,8 +10,8 @@ namespace greyhound::cuda {
 namespace {
 
 constexpr int cast_threads = 256;
-constexpr int group = 8;         // elements of one thread: 16 or 32 bytes of each operand
-constexpr int turn_groups = 2;   // on their way at once
+constexpr int group = 8;        // elements of one thread: 16 or 32 bytes of each operand
+constexpr int turn_groups = 2;  // on their way at once
 
 template <class From, class To>
 struct CastRows {

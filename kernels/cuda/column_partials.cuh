@@ -10,8 +10,8 @@ namespace greyhound::cuda {
 
 inline constexpr int partial_columns = 32, partial_slices = 32;
 
-// put(j, sum) for each column j of partials [blocks, columns]: slice s of a block's threads adds blocks s, s + 32, ... in
-// fp64, then the slices are added in order. Reads the partial sums once.
+// put(j, sum) for each column j of partials [blocks, columns]: slice s of a block's threads adds blocks s, s + 32, ...
+// in fp64, then the slices are added in order. Reads the partial sums once.
 template <class Partial, class Put>
 __global__ void __launch_bounds__(partial_columns* partial_slices)
     add_partials_kernel(const Partial* partials, std::int64_t blocks, std::int64_t columns, Put put) {
