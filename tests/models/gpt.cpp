@@ -146,7 +146,6 @@ TEST_CASE_ON_EACH_BACKEND("gpt: bf16 stays near fp32") {
   for (const bool tied : {true, false}) {
     GptConfig config = odd_config();
     config.tie_embeddings = tied;
-    config.dropout = 0;
     TestModel model(config, {1e-4f}, 4, 8, DType::bf16);
     const GptBatch batch = test_batch(config, 4, 8, 0.2);
     const NamedValues weights = test_weights(model.model.parameters(), DType::bf16);
@@ -157,6 +156,28 @@ TEST_CASE_ON_EACH_BACKEND("gpt: bf16 stays near fp32") {
     check_gradients(model, expected.gradients, 5e-2);
     CHECK(model.evaluate(batch).ce_sum == doctest::Approx(report.ce_sum).epsilon(1e-6));
   }
+}
+
+TEST_CASE_ON_EACH_BACKEND("gpt: bf16 stays near fp32 with heads of 64 channels, several tiles of attention") {
+  GptConfig config = odd_config();
+  config.n_layer = 1;
+  config.n_head = 2;
+  config.n_embd = 128;
+  config.block_size = 150;
+  config.vocab_size = 301;
+  TestModel model(config, {}, 2, 150, DType::bf16);
+  const GptBatch batch = test_batch(config, 2, 150, 0.1);
+  // Ten times as wide as the models above: with matrices of their size, softmax would be a choice of one position.
+  NamedValues weights = test_weights(model.model.parameters(), DType::bf16);
+  for (const Parameter& parameter : model.model.parameters().all()) {
+    if (!parameter.decay) continue;
+    for (double& value : weights[parameter.name]) value *= 0.25;
+  }
+  model.set(weights);
+  const reference::GptResult expected =
+      reference::Gpt(config, {}, weights).forward_backward(batch, static_cast<double>(valid_targets(batch)));
+  check_report(model.train_step(batch, 2), expected, 1e-2);
+  check_gradients(model, expected.gradients, 5e-2);
 }
 
 TEST_CASE_ON_EACH_BACKEND("gpt: what a batch has to be is said with the numbers") {
