@@ -19,7 +19,7 @@ struct StepReport {
   double tokens_per_second = 0;      // of all timed steps together, by the clock on the wall
   double flops_per_token = 0;        // of the model, forward and backward
   double peak_flops = 0;             // of the GPU; 0: a CPU or unknown
-  double observed_milliseconds = 0;  // of a step whose parts were timed
+  double observed_milliseconds = 0;  // of a step whose parts were timed: the mean, as theirs
   DeviceRates rates;
   std::vector<StepPart> parts;
 
