@@ -1,5 +1,6 @@
-// greyhound-bench: times the loss module beside the bare work that bounds it.
+// greyhound-bench: times the loss module beside the bare work that bounds it, and training steps.
 #include "loss.h"
+#include "step.h"
 
 #include <greyhound/core/error.h>
 
@@ -42,6 +43,23 @@ std::vector<bench::LossWork> works(const std::vector<std::string>& sets, const s
   return list;
 }
 
+CLI::App* add_step(CLI::App& app, bench::StepOptions& options, std::string& device, int& threads) {
+  CLI::App* step = app.add_subcommand("step", "A whole training step, and what its parts take");
+  step->add_option("--model", options.model, bench::step_models())->capture_default_str();
+  step->add_option("--micro-batch", options.micro_batch, "Rows of a pass; 0: the model's")
+      ->check(CLI::NonNegativeNumber);
+  step->add_option("--block", options.block, "Tokens of a row; 0: the model's")->check(CLI::NonNegativeNumber);
+  step->add_option("--accumulation", options.accumulation, "Micro-batches of a step; 0: the model's")
+      ->check(CLI::NonNegativeNumber);
+  step->add_option("--recompute", options.recompute, "As train.recompute");
+  step->add_option("--precision", options.precision, "As run.precision (default: bf16 on cuda, fp32 on cpu)");
+  step->add_option("--seconds", options.seconds, "Of timed steps, about")->capture_default_str();
+  step->add_option("--device", device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  step->add_option("--threads", threads, "CPU threads; 0: all");
+  step->add_option("--json", options.json, "Write the figures to this file, and the environment beside it");
+  return step;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,6 +83,8 @@ int main(int argc, char** argv) {
   loss->add_flag("--untuned", untuned, "Chunked calls take the first algorithm that the library's heuristic offers");
   loss->add_option("--choices", choices, "Keep the products' algorithms in this file, and tune only what it lacks");
   loss->add_option("--json", json, "Write the rows to this file, and the environment beside it");
+  bench::StepOptions step_options;
+  const CLI::App* step = add_step(app, step_options, device, threads);
   CLI11_PARSE(app, argc, argv);
 
   try {
@@ -72,6 +92,10 @@ int main(int argc, char** argv) {
     const bool cuda = context.device().is_cuda();
     const bench::Facts facts = bench::environment(context, argc, argv);
     for (const auto& [name, value] : facts) std::printf("%s: %s\n", name.c_str(), value.c_str());
+    if (step->parsed()) {
+      bench::step(context, step_options, facts);
+      return 0;
+    }
 
     const bench::LossOptions options{parse_dtype(dtype.empty() ? (cuda ? "bf16" : "fp32") : dtype), !untuned,
                                      operations};

@@ -17,7 +17,7 @@ struct Philox {
   std::uint64_t key = 0;
 
   // The four 32-bit words at a 128-bit counter.
-  Block operator()(std::uint64_t low, std::uint64_t high) const {
+  GREYHOUND_HOST_DEVICE Block operator()(std::uint64_t low, std::uint64_t high) const {
     std::uint32_t c0 = static_cast<std::uint32_t>(low), c1 = static_cast<std::uint32_t>(low >> 32);
     std::uint32_t c2 = static_cast<std::uint32_t>(high), c3 = static_cast<std::uint32_t>(high >> 32);
     std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
@@ -38,7 +38,7 @@ struct Philox {
 };
 
 // A 32-bit word as a number in [0, 1), a multiple of 2^-24.
-inline float uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+GREYHOUND_HOST_DEVICE inline float uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 // A 64-bit key from a seed and a stream number (splitmix64's finaliser), so that the streams of one
 // seed are unrelated.

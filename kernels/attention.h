@@ -13,6 +13,9 @@ namespace greyhound {
 // Q, K and V are read from the packed projection, [.., 0..C), [.., C..2C), [.., 2C..3C), head h in columns
 // h * hs .. (h + 1) * hs of each. Dropout of the weight at (row, head, s): word s % 4 of Philox at counter
 // (low = head << 32 | s / 4, high = first_row + row), row = b * T + t.
+// On CUDA heads have at most 128 channels; bf16 whose heads and rows are whole pieces of 16 bytes takes tensor cores,
+// with weights rounded to bf16. What is not finite in a key (on CUDA: in a value as well) never reaches an earlier
+// query.
 struct AttentionForward {
   ConstTensor qkv;  // [B * T, 3 C], fp32 or bf16
   Tensor out;       // [B * T, C], qkv's dtype
@@ -35,7 +38,7 @@ struct AttentionBackward {
 };
 GREYHOUND_API void attention_backward(const Context& context, const AttentionBackward& args, Workspace& workspace);
 
-// Bytes for forward and for backward (the larger of both).
+// Bytes for forward, for backward, and for decode with caches of `tokens` positions (the largest of them).
 GREYHOUND_API std::size_t attention_workspace_bytes(const Context& context, DType dtype, std::int64_t batch,
                                                     std::int64_t tokens, std::int64_t channels, std::int64_t heads);
 

@@ -2,6 +2,8 @@
 
 #include <greyhound/kernels/argument_checks.h>
 
+#include <cmath>
+
 namespace greyhound {
 
 namespace {
@@ -32,6 +34,13 @@ void gelu_backward(const Context& context, const GeluBackward& args) {
   require_same(context, args.input, "gelu_backward: input", args.grad_input, "gelu_backward: grad_input");
   run_on_device(
       context, [&] { cpu::gelu_backward(context, args); }, [&] { cuda::gelu_backward(context, args); });
+}
+
+void softcap(const Context& context, const Softcap& args) {
+  require_same(context, args.input, "softcap: input", args.out, "softcap: out");
+  require(args.cap > 0 && std::isfinite(args.cap), "softcap: expected a cap above 0, got ", args.cap);
+  run_on_device(
+      context, [&] { cpu::softcap(context, args); }, [&] { cuda::softcap(context, args); });
 }
 
 void residual_forward(const Context& context, const ResidualForward& args) {

@@ -31,6 +31,15 @@ struct GeluBackward {
 };
 GREYHOUND_API void gelu_backward(const Context& context, const GeluBackward& args);
 
+// out = cap tanh(input / cap), between -cap and cap; infinite values stay what they are, as in the losses. Any shape;
+// fp32 or bf16; out may be input.
+struct Softcap {
+  ConstTensor input;
+  Tensor out;
+  float cap = 0;  // > 0
+};
+GREYHOUND_API void softcap(const Context& context, const Softcap& args);
+
 // out = residual + dropout(branch), [rows, C]; out may be either input. fp32 or bf16.
 struct ResidualForward {
   ConstTensor residual, branch;
@@ -66,6 +75,7 @@ GREYHOUND_API void cast(const Context& context, const Cast& args);
 namespace cpu {
 void gelu_forward(const Context&, const GeluForward&);
 void gelu_backward(const Context&, const GeluBackward&);
+void softcap(const Context&, const Softcap&);
 void residual_forward(const Context&, const ResidualForward&);
 void dropout_apply(const Context&, const DropoutApply&);
 void column_sum(const Context&, const ColumnSum&, Workspace&);
@@ -75,6 +85,7 @@ void cast(const Context&, const Cast&);
 namespace cuda {
 void gelu_forward(const Context&, const GeluForward&);
 void gelu_backward(const Context&, const GeluBackward&);
+void softcap(const Context&, const Softcap&);
 void residual_forward(const Context&, const ResidualForward&);
 void dropout_apply(const Context&, const DropoutApply&);
 void column_sum(const Context&, const ColumnSum&, Workspace&);

@@ -2,23 +2,54 @@
 
 #include <greyhound/kernels/argument_checks.h>
 
+#include <string>
+
 namespace greyhound {
 
-void layernorm_forward(const Context& context, const LayerNormForward& args) {
-  const DType dtype = args.input.dtype;
-  const std::int64_t rows = args.input.rows(), channels = args.input.columns();
-  require_fp32_or_bf16(args.input, "layernorm_forward: input");
-  require_matrix(context, args.input, "layernorm_forward: input", dtype, rows, channels);
-  require_vector(context, args.weight, "layernorm_forward: weight", dtype, channels);
-  if (args.bias) require_vector(context, args.bias, "layernorm_forward: bias", dtype, channels);
-  require_matrix(context, args.out, "layernorm_forward: out", dtype, rows, channels);
+namespace {
+
+// What every form of layer norm takes besides its input of this shape.
+template <class Args>
+void require_norm(const Context& context, const Args& args, const ConstTensor& input, const char* name) {
+  const auto named = [&](const char* argument) { return std::string(name) + ": " + argument; };
+  const DType dtype = input.dtype;
+  const std::int64_t rows = input.rows(), channels = input.columns();
+  require_vector(context, args.weight, named("weight").c_str(), dtype, channels);
+  if (args.bias) require_vector(context, args.bias, named("bias").c_str(), dtype, channels);
+  require_matrix(context, args.out, named("out").c_str(), dtype, rows, channels);
   if (args.mean || args.rstd) {
-    require_vector(context, args.mean, "layernorm_forward: mean", DType::fp32, rows);
-    require_vector(context, args.rstd, "layernorm_forward: rstd", DType::fp32, rows);
+    require_vector(context, args.mean, named("mean").c_str(), DType::fp32, rows);
+    require_vector(context, args.rstd, named("rstd").c_str(), DType::fp32, rows);
   }
-  require(args.eps >= 0, "layernorm_forward: expected eps >= 0, got ", args.eps);
+  require(args.eps >= 0, name, ": expected eps >= 0, got ", args.eps);
+}
+
+}  // namespace
+
+void layernorm_forward(const Context& context, const LayerNormForward& args) {
+  require_fp32_or_bf16(args.input, "layernorm_forward: input");
+  require_matrix(context, args.input, "layernorm_forward: input", args.input.dtype, args.input.rows(),
+                 args.input.columns());
+  require_norm(context, args, args.input, "layernorm_forward");
   run_on_device(
       context, [&] { cpu::layernorm_forward(context, args); }, [&] { cuda::layernorm_forward(context, args); });
+}
+
+void residual_layernorm(const Context& context, const ResidualLayerNorm& args) {
+  const DType dtype = args.residual.dtype;
+  const std::int64_t rows = args.residual.rows(), channels = args.residual.columns();
+  require_fp32_or_bf16(args.residual, "residual_layernorm: residual");
+  require_matrix(context, args.residual, "residual_layernorm: residual", dtype, rows, channels);
+  require_matrix(context, args.branch, "residual_layernorm: branch", dtype, rows, channels);
+  require_matrix(context, args.sum, "residual_layernorm: sum", dtype, rows, channels);
+  require(args.dropout.probability >= 0 && args.dropout.probability < 1,
+          "residual_layernorm: dropout: expected a probability in [0, 1), got ", args.dropout.probability);
+  require_norm(context, args, args.residual, "residual_layernorm");
+  for (const ConstTensor& other : {args.residual, args.branch, ConstTensor(args.sum)}) {
+    require(!other || args.out.data != other.data, "residual_layernorm: out must not be residual, branch or sum");
+  }
+  run_on_device(
+      context, [&] { cpu::residual_layernorm(context, args); }, [&] { cuda::residual_layernorm(context, args); });
 }
 
 void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {

@@ -3,6 +3,7 @@
 
 #include <greyhound/core/context.h>
 #include <greyhound/core/workspace.h>
+#include <greyhound/kernels/elementwise.h>
 
 namespace greyhound {
 
@@ -17,6 +18,23 @@ struct LayerNormForward {
   float eps = 1e-5f;
 };
 GREYHOUND_API void layernorm_forward(const Context& context, const LayerNormForward& args);
+
+// sum = residual + dropout(branch), rounded to its dtype, and out = layer norm of sum, as residual_forward and then
+// layernorm_forward give them; on CUDA in one pass over memory. sum may be residual or branch; out may not be any of
+// the others.
+struct ResidualLayerNorm {
+  ConstTensor residual;  // [rows, C], fp32 or bf16
+  ConstTensor branch;    // [rows, C], residual's dtype, as are the following ones
+  Tensor sum;            // [rows, C]
+  Dropout dropout;
+  ConstTensor weight;  // [C]
+  ConstTensor bias;    // [C]; optional
+  Tensor out;          // [rows, C]
+  Tensor mean;         // [rows] fp32, for backward; optional together with rstd
+  Tensor rstd;         // [rows] fp32
+  float eps = 1e-5f;
+};
+GREYHOUND_API void residual_layernorm(const Context& context, const ResidualLayerNorm& args);
 
 // grad_input (+)= d loss / d input; grad_weight (+)= sum over rows of grad_out * xhat; grad_bias (+)= sum over
 // rows of grad_out. Sums over rows are made in a fixed order.
@@ -37,11 +55,13 @@ GREYHOUND_API std::size_t layernorm_backward_workspace_bytes(const Context& cont
 
 namespace cpu {
 void layernorm_forward(const Context&, const LayerNormForward&);
+void residual_layernorm(const Context&, const ResidualLayerNorm&);
 void layernorm_backward(const Context&, const LayerNormBackward&, Workspace&);
 std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels);
 }  // namespace cpu
 namespace cuda {
 void layernorm_forward(const Context&, const LayerNormForward&);
+void residual_layernorm(const Context&, const ResidualLayerNorm&);
 void layernorm_backward(const Context&, const LayerNormBackward&, Workspace&);
 std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels);
 }  // namespace cuda

@@ -43,6 +43,7 @@ void check(const Context& context, const Matmul& args) {
 
 void matmul(const Context& context, const Matmul& args, Workspace& workspace) {
   check(context, args);
+  const std::int64_t k = args.transpose_a ? args.a.rows() : args.a.columns();
   run_on_device(
       context,
       [&] {
@@ -50,7 +51,8 @@ void matmul(const Context& context, const Matmul& args, Workspace& workspace) {
         if (args.alpha_factor) product.alpha *= *args.alpha_factor.as<float>();
         cpu::matmul(context, product, workspace);
       },
-      [&] { cuda::matmul(context, args, workspace); });
+      [&] { cuda::matmul(context, args, workspace); },
+      {"matmul", args.out.rows(), args.out.columns(), k, args.transpose_a, args.transpose_b});
 }
 
 void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace) {

@@ -13,7 +13,8 @@ enum class Activation { none, gelu };
 // a is [M, K], or [K, M] with transpose_a; b is [K, N], or [N, K] with transpose_b (a weight [out, in] of a
 // linear layer). Row strides are free. a and b share one dtype (fp32, bf16, fp16); out has that dtype or
 // fp32. Products are accumulated in fp32 and rounded once. With beta = 0 `out` is never read. The result
-// does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias).
+// does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias). GELU reads the value
+// rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of pre_activation.
 struct Matmul {
   ConstTensor a;
   ConstTensor b;

@@ -74,8 +74,8 @@ void GptConfig::validate() const {
   require(dropout >= 0 && dropout < 1, "model: dropout is ", dropout, ", expected a number in [0, 1)");
 }
 
-Gpt::Impl::Impl(const GptConfig& config, DType precision, const LossSettings& loss)
-    : config(config), precision(precision), loss(loss) {
+Gpt::Impl::Impl(const GptConfig& config, DType precision, const LossSettings& loss, Recompute recompute)
+    : config(config), precision(precision), loss(loss), recompute(recompute) {
   config.validate();
   validate_loss(loss);
   require(precision == DType::fp32 || precision == DType::bf16, "model: precision is ", name_of(precision),
@@ -98,8 +98,8 @@ void Gpt::Impl::validate(const Context& context, const Batch& batch, bool traini
   require(!training || planned_mode == Mode::training, "model: was planned for evaluation alone");
 }
 
-Gpt::Gpt(const GptConfig& config, DType precision, const LossSettings& loss)
-    : impl_(std::make_unique<Impl>(config, precision, loss)) {}
+Gpt::Gpt(const GptConfig& config, DType precision, const LossSettings& loss, Recompute recompute)
+    : impl_(std::make_unique<Impl>(config, precision, loss, recompute)) {}
 Gpt::~Gpt() = default;
 Gpt::Gpt(Gpt&&) noexcept = default;
 

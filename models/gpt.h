@@ -5,6 +5,7 @@
 #include <greyhound/core/gradient_hook.h>
 #include <greyhound/loss/loss.h>
 #include <greyhound/models/parameters.h>
+#include <greyhound/models/recompute.h>
 
 #include <cstdint>
 #include <memory>
@@ -56,7 +57,7 @@ class Gpt {
  public:
   // Throws a usage Error when the configuration is inconsistent. precision: fp32 or bf16 (activations and the weights
   // that products read).
-  Gpt(const GptConfig& config, DType precision, const LossSettings& loss);
+  Gpt(const GptConfig& config, DType precision, const LossSettings& loss, Recompute recompute = Recompute::none);
   ~Gpt();
   Gpt(Gpt&&) noexcept;
 
@@ -86,9 +87,8 @@ class Gpt {
   // Loss alone, without dropout; adds to `sums`. Touches nothing that training uses between steps.
   void evaluate(const Context& context, const Batch& batch, loss::LossSums& sums);
 
-  // The logits [V] fp32 on the device that follow `token` (int32 on the host) at `position` < block_size; positions are
-  // fed in order from 0. With a softcap they come less their log-sum-exp, which changes no probability. Valid until the
-  // next call.
+  // The logits [V] fp32 on the device, softcap applied, that follow `token` (int32 on the host) at `position` <
+  // block_size; positions are fed in order from 0. Valid until the next call. Enqueues, and waits for nothing.
   ConstTensor decode(const Context& context, std::int32_t token, std::int64_t position);
 
  private:

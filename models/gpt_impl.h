@@ -16,7 +16,8 @@ struct GptBlock {
   Linear mlp_in, mlp_out;  // c_fc [4 C, C], c_proj [C, 4 C]
 };
 
-// What the forward of one block leaves for its backward. Handle: ArenaPlan::Slot while planning, Tensor afterwards.
+// What the forward of one block leaves for its backward. What a mode of recomputation does not keep has one buffer for
+// all blocks; see gpt_memory.cpp. Handle: ArenaPlan::Slot while planning, Tensor afterwards.
 template <class Handle>
 struct BlockActivations {
   Handle normed_1, mean_1, rstd_1;  // [N, C]; [N] fp32
@@ -24,8 +25,9 @@ struct BlockActivations {
   Handle attention, lse;            // [N, C]; [B, n_head, T] fp32
   Handle residual_mid;              // [N, C]: the residual stream after attention
   Handle normed_2, mean_2, rstd_2;
-  Handle hidden, gelu;  // [N, 4 C]: before (training only) and after the activation
-  Handle residual;      // [N, C]: the residual stream after the block
+  Handle hidden;    // [N, 4 C]: before the activation, training only
+  Handle gelu;      // [N, 4 C]: after it; in backward gradients as wide as this
+  Handle residual;  // [N, C]: the residual stream after the block
 
   // function(mine, theirs) for each member of two sets of activations.
   template <class Other, class Function>
@@ -42,17 +44,15 @@ struct BlockActivations {
 template <class Handle>
 struct SharedActivations {
   Handle embedded;                   // [N, C]: the residual stream before the first block
-  Handle branch;                     // [N, C]: what a projection adds to the stream; in backward a gradient
-  Handle normed_f, mean_f, rstd_f;   // the head's input
-  Handle grad_residual;              // [N, C], training only
-  Handle grad_wide;                  // [N, 4 C], training only
+  Handle normed_f, mean_f, rstd_f;   // the head's input; in backward, normed_f holds gradients that were dropped out
+  Handle grad_residual;              // [N, C]: gradient of the residual stream, training only
   Handle workspace, loss_workspace;  // bytes
 
   template <class Other, class Function>
   void zip(const SharedActivations<Other>& other, Function&& function) {
-    function(embedded, other.embedded), function(branch, other.branch), function(normed_f, other.normed_f);
+    function(embedded, other.embedded), function(normed_f, other.normed_f);
     function(mean_f, other.mean_f), function(rstd_f, other.rstd_f);
-    function(grad_residual, other.grad_residual), function(grad_wide, other.grad_wide);
+    function(grad_residual, other.grad_residual);
     function(workspace, other.workspace), function(loss_workspace, other.loss_workspace);
   }
 };
@@ -60,12 +60,10 @@ struct SharedActivations {
 // Buffers of decode: one row each, and the keys and values of all positions.
 template <class Handle>
 struct GenerationBuffers {
-  Handle token;                                // [1, 1] int32
   Handle residual, normed, attention, branch;  // [1, C]
   Handle qkv;                                  // [1, 3 C]
   Handle hidden;                               // [1, 4 C]
   Handle logits;                               // [1, padded vocab] fp32
-  Handle log_probabilities, every_class;       // [1, V] fp32 and int32, with a softcap only
   Handle workspace;
 };
 
@@ -93,10 +91,11 @@ struct Gpt::Impl {
   GptConfig config;
   DType precision;
   LossSettings loss;
+  Recompute recompute;
   ParameterList parameters;
   std::vector<GradientRange> ranges;  // in the order in which backward completes them
 
-  Impl(const GptConfig& config, DType precision, const LossSettings& loss);
+  Impl(const GptConfig& config, DType precision, const LossSettings& loss, Recompute recompute);
   // Throws a usage Error unless the micro-batch fits the model and what was planned.
   void validate(const Context& context, const Batch& batch, bool training) const;
 
@@ -104,29 +103,32 @@ struct Gpt::Impl {
   using Slot = ArenaPlan::Slot;
   static constexpr Slot no_slot = static_cast<Slot>(-1);
   void plan(const Context& context, ArenaPlan& plan, std::int64_t batch, std::int64_t tokens, Mode mode);
+  void plan_blocks(ArenaPlan& plan, std::int64_t rows);
   void plan_generation(const Context& context, ArenaPlan& plan);
   void bind(const Arena& arena, const Tensor& weights, const Tensor& gradients);
   void bind_generation(const Arena& arena);
   std::size_t workspace_bytes(const Context& context, std::int64_t batch, std::int64_t tokens, bool backward) const;
   std::size_t row_workspace_bytes(const Context& context, std::int64_t rows, bool backward) const;
-  // The buffers of a block and of the rest, seen as the rows of this pass. Without training all blocks share one set.
+  // The buffers of a block and of the rest, seen as the rows of this pass. Evaluation uses the first block's for all.
   BlockActivations<Tensor> activations(const Pass& pass, std::int64_t layer) const;
   SharedActivations<Tensor> activations(const Pass& pass) const;
 
   // gpt_forward.cpp: leaves the head's input in normed_f.
   void forward(const Pass& pass, const ConstTensor& tokens, ErrorWord* errors);
-  void embed(const Pass& pass, const ConstTensor& tokens, const Tensor& residual, ErrorWord* errors);
-  void attention_block(const Pass& pass, std::int64_t layer, const ConstTensor& residual);
+  void embed(const Pass& pass, const ConstTensor& tokens, ErrorWord* errors);
+  void first_norm(const Pass& pass, std::int64_t layer);
+  void attention_block(const Pass& pass, std::int64_t layer);
+  void mlp_hidden(const Pass& pass, std::int64_t layer);
   void mlp_block(const Pass& pass, std::int64_t layer);
-  void final_norm(const Pass& pass, const ConstTensor& residual);
-  // The loss; in training also the gradients of the head's weight and of normed_f (into `branch`).
+  // The loss; in training also the gradients of the head's weight and of normed_f (into grad_residual).
   void head(const Pass& pass, const ConstTensor& targets, const ConstTensor& denominator, loss::LossSums& sums);
 
   // gpt_backward.cpp: from the gradient of normed_f to those of all parameters.
   void backward(const Pass& pass, const ConstTensor& tokens, const GradientHook& gradient_complete);
   void final_norm_backward(const Pass& pass);
+  void recompute_block(const Pass& pass, std::int64_t layer);
   void mlp_block_backward(const Pass& pass, std::int64_t layer);
-  void attention_block_backward(const Pass& pass, std::int64_t layer, const ConstTensor& residual);
+  void attention_block_backward(const Pass& pass, std::int64_t layer);
   void embed_backward(const Pass& pass, const ConstTensor& tokens);
 
   // gpt_decode.cpp
@@ -134,10 +136,12 @@ struct Gpt::Impl {
   void decode_block(const Context& context, std::int64_t layer, std::int64_t position);
   ConstTensor decode_logits(const Context& context);
 
-  // The residual stream that enters a block.
+  // The residual stream that enters a block; of layer n_layer: that enters the final norm.
   Tensor block_input(const Pass& pass, std::int64_t layer) const {
     return layer == 0 ? activations(pass).embedded : activations(pass, layer - 1).residual;
   }
+  bool recomputes_gelu() const { return recompute == Recompute::gelu || recompute == Recompute::gelu_norm; }
+  bool recomputes_norms() const { return recompute == Recompute::gelu_norm; }
 
   std::vector<BlockActivations<Slot>> block_slots;
   SharedActivations<Slot> shared_slots;
@@ -157,7 +161,6 @@ struct Gpt::Impl {
   GenerationBuffers<Tensor> generation;
   std::vector<Tensor> keys, values;  // [1, block_size, C] of each layer
   Workspace workspace, loss_workspace, generation_workspace;
-  bool every_class_written = false;
 };
 
 }  // namespace greyhound

@@ -24,6 +24,45 @@ Shape byte_shape(std::size_t bytes) { return {static_cast<std::int64_t>(bytes)};
 
 }  // namespace
 
+// What a block keeps until its backward, and what it only needs while it runs: of the latter all blocks share one
+// buffer. Evaluation looks back at nothing.
+void Gpt::Impl::plan_blocks(ArenaPlan& plan, std::int64_t rows) {
+  const bool training = planned_mode == Mode::training;
+  const bool keeps_most = training && recompute != Recompute::block;
+  const bool keeps_gelu = training && recompute == Recompute::none;
+  block_slots.assign(static_cast<std::size_t>(config.n_layer), {});
+  for (std::int64_t layer = 0; layer < config.n_layer; ++layer) {
+    using Slots = BlockActivations<Slot>;
+    Slots& slots = block_slots[layer];
+    const auto add = [&](bool kept, Slot Slots::*slot, const char* name, const Shape& shape, DType dtype) {
+      slots.*slot = kept || layer == 0 ? plan.add(activations_region, concat("h.", layer, ".", name), dtype, shape)
+                                       : block_slots[0].*slot;
+    };
+    const auto wide = [&](bool kept, Slot Slots::*slot, const char* name, std::int64_t factor) {
+      add(kept, slot, name, {rows, factor * config.n_embd}, precision);
+    };
+    const auto per_row = [&](Slot Slots::*slot, const char* name) { add(keeps_most, slot, name, {rows}, DType::fp32); };
+    if (training && !recomputes_norms()) {
+      wide(keeps_most, &Slots::normed_1, "normed_1", 1);
+      wide(keeps_most, &Slots::normed_2, "normed_2", 1);
+    } else {
+      slots.normed_1 = slots.normed_2 = shared_slots.normed_f;  // each is read before the next is made
+    }
+    per_row(&Slots::mean_1, "mean_1");
+    per_row(&Slots::rstd_1, "rstd_1");
+    wide(keeps_most, &Slots::qkv, "qkv", 3);
+    wide(keeps_most, &Slots::attention, "attention", 1);
+    add(keeps_most, &Slots::lse, "lse", {rows, config.n_head}, DType::fp32);
+    wide(keeps_most, &Slots::residual_mid, "residual_mid", 1);
+    per_row(&Slots::mean_2, "mean_2");
+    per_row(&Slots::rstd_2, "rstd_2");
+    slots.hidden = no_slot;
+    if (training) wide(keeps_most, &Slots::hidden, "hidden", 4);
+    wide(keeps_gelu, &Slots::gelu, "gelu", 4);
+    wide(training, &Slots::residual, "residual", 1);
+  }
+}
+
 void Gpt::Impl::plan(const Context& context, ArenaPlan& plan, std::int64_t batch, std::int64_t tokens, Mode mode) {
   require(batch > 0 && tokens > 0 && tokens <= config.block_size, "model: cannot plan micro-batches of [", batch, ", ",
           tokens, "], block_size is ", config.block_size);
@@ -41,31 +80,11 @@ void Gpt::Impl::plan(const Context& context, ArenaPlan& plan, std::int64_t batch
   const auto per_row = [&](const std::string& name) { return add(name, {rows}, DType::fp32); };
 
   shared_slots.embedded = wide("embedded", 1);
-  // Evaluation looks back at nothing, so that one set of buffers serves all blocks.
-  block_slots.resize(training ? config.n_layer : 1);
-  for (std::size_t layer = 0; layer < block_slots.size(); ++layer) {
-    const std::string name = concat("h.", layer, ".");
-    BlockActivations<Slot>& slots = block_slots[layer];
-    slots.normed_1 = wide(name + "normed_1", 1);
-    slots.mean_1 = per_row(name + "mean_1");
-    slots.rstd_1 = per_row(name + "rstd_1");
-    slots.qkv = wide(name + "qkv", 3);
-    slots.attention = wide(name + "attention", 1);
-    slots.lse = add(name + "lse", {rows, config.n_head}, DType::fp32);
-    slots.residual_mid = wide(name + "residual_mid", 1);
-    slots.normed_2 = wide(name + "normed_2", 1);
-    slots.mean_2 = per_row(name + "mean_2");
-    slots.rstd_2 = per_row(name + "rstd_2");
-    slots.hidden = training ? wide(name + "hidden", 4) : no_slot;
-    slots.gelu = wide(name + "gelu", 4);
-    slots.residual = wide(name + "residual", 1);
-  }
-  shared_slots.branch = wide("branch", 1);
   shared_slots.normed_f = wide("normed_f", 1);
   shared_slots.mean_f = per_row("mean_f");
   shared_slots.rstd_f = per_row("rstd_f");
   shared_slots.grad_residual = training ? wide("grad_residual", 1) : no_slot;
-  shared_slots.grad_wide = training ? wide("grad_wide", 4) : no_slot;
+  plan_blocks(plan, rows);
   shared_slots.workspace =
       add("workspace", byte_shape(workspace_bytes(context, batch, tokens, training)), DType::uint8);
 
@@ -111,7 +130,7 @@ std::size_t Gpt::Impl::row_workspace_bytes(const Context& context, std::int64_t 
 
 void Gpt::Impl::plan_generation(const Context& context, ArenaPlan& plan) {
   generation_planned = true;
-  const std::int64_t channels = config.n_embd, vocab = config.vocab_size, padded = config.padded_vocab();
+  const std::int64_t channels = config.n_embd, padded = config.padded_vocab();
   const auto add = [&](const std::string& name, const Shape& shape, DType dtype) {
     return plan.add(generation_region, name, dtype, shape);
   };
@@ -124,7 +143,6 @@ void Gpt::Impl::plan_generation(const Context& context, ArenaPlan& plan) {
     value_slots.push_back(add(concat("h.", layer, ".values"), cache, precision));
   }
   GenerationBuffers<Slot>& slots = generation_slots;
-  slots.token = add("token", {1, 1}, DType::int32);
   slots.residual = wide("residual", 1);
   slots.normed = wide("normed", 1);
   slots.qkv = wide("qkv", 3);
@@ -132,10 +150,6 @@ void Gpt::Impl::plan_generation(const Context& context, ArenaPlan& plan) {
   slots.branch = wide("branch", 1);
   slots.hidden = wide("hidden", 4);
   slots.logits = add("logits", {1, padded}, DType::fp32);
-  if (loss.softcap > 0) {
-    slots.log_probabilities = add("log_probabilities", {1, vocab}, DType::fp32);
-    slots.every_class = add("every_class", {1, vocab}, DType::int32);
-  }
   const std::size_t attention =
       attention_workspace_bytes(context, precision, 1, config.block_size, channels, config.n_head);
   const std::size_t bytes = std::max({attention, workspace_bytes(context, 1, 1, false),
@@ -176,19 +190,13 @@ void Gpt::Impl::bind(const Arena& arena, const Tensor& weights, const Tensor& gr
 
 void Gpt::Impl::bind_generation(const Arena& arena) {
   const GenerationBuffers<Slot>& slots = generation_slots;
-  generation = {arena[slots.token],  arena[slots.residual], arena[slots.normed], arena[slots.attention],
-                arena[slots.branch], arena[slots.qkv],      arena[slots.hidden], arena[slots.logits]};
-  if (loss.softcap > 0) {
-    generation.log_probabilities = arena[slots.log_probabilities];
-    generation.every_class = arena[slots.every_class];
-  }
-  generation.workspace = arena[slots.workspace];
+  generation = {arena[slots.residual], arena[slots.normed], arena[slots.attention], arena[slots.branch],
+                arena[slots.qkv],      arena[slots.hidden], arena[slots.logits],    arena[slots.workspace]};
   generation_workspace = Workspace(generation.workspace);
   keys.clear();
   values.clear();
   for (const Slot slot : key_slots) keys.push_back(arena[slot]);
   for (const Slot slot : value_slots) values.push_back(arena[slot]);
-  every_class_written = false;
 }
 
 BlockActivations<Tensor> Gpt::Impl::activations(const Pass& pass, std::int64_t layer) const {
@@ -201,8 +209,7 @@ BlockActivations<Tensor> Gpt::Impl::activations(const Pass& pass, std::int64_t l
 
 SharedActivations<Tensor> Gpt::Impl::activations(const Pass& pass) const {
   SharedActivations<Tensor> view = shared;
-  for (Tensor* part : {&view.embedded, &view.branch, &view.normed_f, &view.mean_f, &view.rstd_f, &view.grad_residual,
-                       &view.grad_wide}) {
+  for (Tensor* part : {&view.embedded, &view.normed_f, &view.mean_f, &view.rstd_f, &view.grad_residual}) {
     *part = first_rows(*part, pass.rows());
   }
   return view;

@@ -1,4 +1,3 @@
-#include <greyhound/kernels/elementwise.h>
 #include <greyhound/kernels/layernorm.h>
 #include <greyhound/kernels/matmul.h>
 #include <greyhound/models/layers.h>
@@ -93,6 +92,21 @@ void norm_forward(const Context& context, const LayerNorm& norm, const ConstTens
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
   layernorm_forward(context, args);
+}
+
+void add_and_norm(const Context& context, const LayerNorm& norm, const ResidualForward& sum, const Tensor& out,
+                  const NormStatistics& statistics) {
+  ResidualLayerNorm args;
+  args.residual = sum.residual;
+  args.branch = sum.branch;
+  args.sum = sum.out;
+  args.dropout = sum.dropout;
+  args.weight = norm.weight.value;
+  args.bias = norm.bias.value;
+  args.out = out;
+  args.mean = statistics.mean;
+  args.rstd = statistics.rstd;
+  residual_layernorm(context, args);
 }
 
 void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,

@@ -4,6 +4,7 @@
 
 #include <greyhound/core/context.h>
 #include <greyhound/core/workspace.h>
+#include <greyhound/kernels/elementwise.h>
 #include <greyhound/models/parameters.h>
 
 #include <string>
@@ -26,7 +27,8 @@ void linear_forward(const Context& context, const Linear& linear, const ConstTen
 // pre_activation = input W^T + b; out = gelu(pre_activation), in the product's epilogue.
 void linear_gelu_forward(const Context& context, const Linear& linear, const ConstTensor& input,
                          const Tensor& pre_activation, const Tensor& out, Workspace& workspace);
-// grad_input = grad_out W; grad_W (+)= grad_out^T input; grad_b (+)= sum over rows of grad_out.
+// grad_W (+)= grad_out^T input; grad_b (+)= sum over rows of grad_out; then grad_input = grad_out W, which may be
+// `input`'s memory.
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
                      const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace);
 // Scratch of a layer [out, in] for `rows` rows of input: forward alone, or forward and backward.
@@ -43,7 +45,10 @@ struct NormStatistics {
 };
 void norm_forward(const Context& context, const LayerNorm& norm, const ConstTensor& input, const Tensor& out,
                   const NormStatistics& statistics);
-// grad_input (+)= d loss / d input; grad_w and grad_b (+)= theirs.
+// sum.out = sum.residual + dropout(sum.branch), which may be either of the two; out = norm of that.
+void add_and_norm(const Context& context, const LayerNorm& norm, const ResidualForward& sum, const Tensor& out,
+                  const NormStatistics& statistics);
+// grad_input (+)= d loss / d input; grad_w and grad_b (+)= theirs. Without accumulate_input it may be grad_out.
 void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,
                    const NormStatistics& statistics, const Tensor& grad_input, bool accumulate_input, bool accumulate,
                    Workspace& workspace);

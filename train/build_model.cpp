@@ -23,7 +23,7 @@ Gpt build_model(const Config& config) {
   loss.ignore_index = ignored_target;
   loss.max_workspace_bytes = static_cast<std::size_t>(config.loss.max_workspace_mb) << 20;
   loss.grad_weight_accum_dtype = config.loss.grad_weight_accum_dtype;
-  return Gpt(model, config.run.precision, loss);
+  return Gpt(model, config.run.precision, loss, config.train.recompute);
 }
 
 }  // namespace greyhound

@@ -45,6 +45,11 @@ CLI::Validator from_to(double low, double high) {
   return in_range(key);
 }
 
+void add_device(CLI::App* command, std::optional<std::string>& device) {
+  command->add_option("--device", device, "auto, cpu or cuda; the default is the run's run.device")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
 void add_train(CLI::App& app, TrainOptions& options) {
   CLI::App* command = app.add_subcommand("train", "Train a model as a YAML configuration says");
   command->add_option("CONFIG", options.config, "YAML file; configs/reference.yaml explains every key")->required();
@@ -68,6 +73,7 @@ void add_sample(CLI::App& app, SampleOptions& options) {
       ->check(as_key("sample", "top_k", 0));
   command->add_option("--seed", options.seed, "Of the random numbers; the default is run.seed")
       ->check(as_key("run", "seed", 0));
+  add_device(command, options.device);
   command->footer(std::string("What is not given is taken from the run's configuration.\n\n") + exit_codes);
   command->callback([&options] { sample_command(options); });
 }
@@ -80,6 +86,7 @@ void add_eval(CLI::App& app, EvalOptions& options) {
       ->add_option("--batches", options.batches,
                    "Micro-batches to look at; 0: all. The default is eval.batches, all of --data")
       ->check(as_key("eval", "batches", 0));
+  add_device(command, options.device);
   command->callback([&options] { eval_command(options); });
 }
 
@@ -100,6 +107,11 @@ void add_tokenize(CLI::App& app, TokenizeOptions& options) {
   command->add_flag("--special-tokens", options.special_tokens, "Special tokens written in the text become tokens");
   command->add_flag("--overwrite", options.overwrite, "Replace the shards that are in the folder");
   command->callback([&options] { tokenize_command(options); });
+}
+
+void add_info(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("info", "What was built, what is found, and which device a run takes");
+  command->callback([] { info_command(); });
 }
 
 void add_export(CLI::App& app, ExportOptions& options) {
@@ -142,10 +154,11 @@ void run_cli(int argc, const char* const* argv) {
   add_eval(app, eval);
   add_tokenize(app, tokenize);
   add_export(app, export_options);
+  add_info(app);
   try {
     app.parse(argc, argv);
     require(!app.get_subcommands().empty(),
-            "expected a command: train, sample, eval, tokenize or export (see greyhound --help)");
+            "expected a command: train, sample, eval, tokenize, export or info (see greyhound --help)");
   } catch (const CLI::CallForHelp& call) {
     app.exit(call, std::cout, std::cerr);
   } catch (const CLI::CallForAllHelp& call) {

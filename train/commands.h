@@ -24,6 +24,7 @@ struct SampleOptions {
   std::optional<double> temperature;
   std::optional<std::int64_t> top_k;
   std::optional<std::int64_t> seed;
+  std::optional<std::string> device;  // as run.device
 };
 void sample_command(const SampleOptions& options);
 
@@ -31,8 +32,12 @@ struct EvalOptions {
   std::string run_dir;
   std::optional<std::string> data;      // text or token shards, all of it, in place of the held-out split
   std::optional<std::int64_t> batches;  // 0: the whole held-out split
+  std::optional<std::string> device;    // as run.device
 };
 void eval_command(const EvalOptions& options);
+
+// What was built, what is found, which device a run takes and what to do for a GPU.
+void info_command();
 
 struct TokenizeOptions {
   std::string tokenizer;           // tokenizer.json, or a folder with it or with vocab.json and merges.txt

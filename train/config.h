@@ -3,6 +3,7 @@
 
 #include <greyhound/core/dtype.h>
 #include <greyhound/loss/plan.h>
+#include <greyhound/models/recompute.h>
 
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,7 @@ struct Config {
     std::int64_t micro_batch;   // a ceiling, in rows
     std::int64_t batch_tokens;  // of the whole step over all ranks; 0: micro_batch * block_size * ranks
     std::int64_t max_steps;
+    Recompute recompute;
     bool overfit_batch;
   } train{};
   struct Distributed {

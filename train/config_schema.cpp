@@ -22,6 +22,11 @@ constexpr Words<ScheduleKind> words<ScheduleKind> = {
 template <>
 constexpr Words<OnError> words<OnError> = {{"warn", OnError::warn}, {"stop", OnError::stop}};
 template <>
+constexpr Words<Recompute> words<Recompute> = {{"none", Recompute::none},
+                                               {"gelu", Recompute::gelu},
+                                               {"gelu_norm", Recompute::gelu_norm},
+                                               {"block", Recompute::block}};
+template <>
 constexpr Words<loss::AccumDType> words<loss::AccumDType> = {{"fp32", loss::AccumDType::fp32},
                                                              {"weight", loss::AccumDType::weight}};
 
@@ -222,6 +227,10 @@ std::vector<ConfigKey> make_schema() {
     key("max_steps", &S::max_steps, 2000, "steps of the run")
         .range(1, whole)
         .also({"steps", "max_iters", "num_steps"})
+        .free_on_resume();
+    key("recompute", &S::recompute, Recompute::none,
+        "what backward makes again to save memory; later words save more and take more time")
+        .also({"activation_checkpointing", "gradient_checkpointing"})
         .free_on_resume();
     key("overfit_batch", &S::overfit_batch, false, "every step takes the first step's batch")
         .also({"overfit_single_batch"});

@@ -15,7 +15,8 @@ void eval_command(const EvalOptions& options) {
   StoredRun run(options.run_dir);
   Config config = run.config();
   config.eval.batches = options.batches.value_or(config.eval.batches);
-  const Context context = choose_device(config.run.device).context;
+  const ComputeDevice device = choose_device(options.device.value_or(config.run.device));
+  const Context& context = device.context;
   const std::unique_ptr<Communicator> communicator = make_single_rank();
 
   const BatchPlan batch = plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, 1);
@@ -28,7 +29,7 @@ void eval_command(const EvalOptions& options) {
   BatchBuffers buffers;
   run.load_model(context, [&](Gpt& model, ArenaPlan& plan) {
     model.plan(context, plan, batch.micro_batch, batch.block_size, Gpt::Mode::evaluation);
-    buffers.plan(plan, batch.micro_batch, batch.block_size);
+    buffers.plan(context, plan, batch.micro_batch, batch.block_size);
   });
   buffers.bind(context, run.arena());
   const Evaluation result = evaluate(context, *communicator, run.model(), *data.validation, buffers);

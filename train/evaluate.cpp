@@ -10,7 +10,8 @@ Evaluation evaluate(const Context& context, Communicator& communicator, Gpt& mod
     model.evaluate(context, buffers.load(context, split.batch(index)), buffers.sums());
     stopped = communicator.size() == 1 && index + 1 < split.size() && stop && stop();
   }
-  const loss::Report report = buffers.reduce_sums(context, communicator);
+  buffers.reduce_sums(context, communicator);
+  const loss::Report report = buffers.sums().read(context);
   return {report.mean_ce(), report.n_valid, stopped};
 }
 

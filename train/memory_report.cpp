@@ -22,14 +22,22 @@ std::string keys_of(const Config& config, const std::string& region) {
   if (region == "loss workspace") return "model.vocab_size, loss.max_workspace_mb";
   if (region == "generation") return "model.block_size, model.n_layer, model.n_embd";
   if (region == "activations" || region == "batch") {
-    return "train.micro_batch, model.block_size, model.n_layer, model.n_embd" +
-           std::string(config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
+    const bool can_recompute = region == "activations" && config.train.recompute != Recompute::block;
+    return concat("train.micro_batch, ", can_recompute ? "train.recompute, " : "",
+                  "model.block_size, model.n_layer, model.n_embd",
+                  config.run.precision == DType::fp32 ? " or run.precision=bf16" : "");
   }
   if (region == "reduction") return "distributed.reduce_dtype=fp32, model.n_embd, model.n_layer, model.vocab_size";
   return "model.n_embd, model.n_layer, model.vocab_size";  // parameters, gradients, optimiser
 }
 
 }  // namespace
+
+std::int64_t memory_for_plan(Device device) {
+  constexpr std::int64_t loaded_later = std::int64_t{256} << 20;
+  const std::int64_t free = available_memory(device);
+  return device.is_cuda() ? std::max<std::int64_t>(0, free - loaded_later) : free;
+}
 
 std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, std::int64_t ranks) {
   const std::int64_t block_size = config.model.block_size;

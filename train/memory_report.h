@@ -14,6 +14,9 @@ namespace greyhound {
 // includes the loader's rows, region "host batch".
 ArenaPlan memory_plan(const Context& context, const Config& config, std::int64_t micro_batch, std::int64_t ranks = 1);
 
+// What a plan may take of the device's free memory: on a GPU, not what CUDA loads later, kernels at their first call.
+std::int64_t memory_for_plan(Device device);
+
 // Bytes of the loader's rows, in host memory whatever the device.
 std::int64_t host_batch_bytes(const Config& config, std::int64_t micro_batch, std::int64_t ranks);
 

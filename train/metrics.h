@@ -18,6 +18,7 @@ struct StepMetrics {
   double grad_norm = 0;          // before clipping
   double tokens_per_second = 0;  // of this step, over all ranks
   double step_ms = 0;
+  std::optional<double> mfu;  // on GPUs: the fraction of their bf16 peak that the model's operations took; NaN: unknown
   std::int64_t skipped_steps = 0;  // steps skipped so far because the gradient was not finite
   std::int64_t ranks = 1;
   double comm_ms = 0;              // since the line before, for which rank 0 waited for other ranks and their data

@@ -44,7 +44,7 @@ void OptimizerState::refresh_working_weights(const Context& context) const {
   if (working_weights_) cast(context, {weights_, working_weights_});
 }
 
-float OptimizerState::update(const Context& context, double lr) {
+void OptimizerState::update(const Context& context, double lr) {
   gradient_norm(context, {gradients_, norm_}, workspace_);
   AdamW args;
   args.weights = weights_;
@@ -62,11 +62,6 @@ float OptimizerState::update(const Context& context, double lr) {
   args.eps = static_cast<float>(settings_.eps);
   args.grad_clip = static_cast<float>(settings_.grad_clip);
   adamw(context, args);
-
-  float norm = 0;
-  copy_bytes(context, &norm, Device::cpu(), norm_.data, norm_.device, sizeof norm);
-  context.synchronize();
-  return norm;
 }
 
 std::int64_t OptimizerState::updates(const Context& context) const {

@@ -28,9 +28,10 @@ class OptimizerState final : public Stateful {
   // Makes the bf16 copy after weights() were written by someone else.
   void refresh_working_weights(const Context& context) const;
 
-  // Clips and applies the gradients; returns their global norm before clipping. A norm that is not finite leaves
-  // weights, moments and Adam's t as they were. Waits for the device.
-  float update(const Context& context, double lr);
+  // Clips and applies the gradients; norm() becomes their global norm before clipping. A norm that is not finite leaves
+  // weights, moments and Adam's t as they were. The host learns of neither here.
+  void update(const Context& context, double lr);
+  ConstTensor norm() const { return norm_; }  // [1] fp32
 
   std::int64_t updates(const Context& context) const;  // Adam's t
 

@@ -20,7 +20,8 @@ void sample_command(const SampleOptions& options) {
   const std::string prompt = options.prompt.value_or(config.sample.prompt);
   encode_prompt(run.tokenizer(), prompt);  // complains before the weights are read
 
-  const Context context = choose_device(config.run.device).context;
+  const ComputeDevice device = choose_device(options.device.value_or(config.run.device));
+  const Context& context = device.context;
   run.load_model(context, [&](Gpt& model, ArenaPlan& plan) { model.plan_generation(context, plan); });
   generate_text(context, run.model(), run.tokenizer(), prompt, generation, [](const std::string& piece) {
     std::fputs(piece.c_str(), stdout);

@@ -60,7 +60,7 @@ void report_memory(const Context& context, const Config& config, const BatchPlan
                    const ParameterList& parameters) {
   const bool on_cpu = context.device().is_cpu();
   const std::int64_t sharing = ranks_on_host(batch.ranks);
-  const std::int64_t free = available_memory(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
+  const std::int64_t free = memory_for_plan(context.device()) / (on_cpu ? sharing : 1);  // a GPU serves one rank
   const ArenaPlan plan = memory_plan(context, config, batch.micro_batch, batch.ranks);
   std::string table = plan.table(free);
   table.pop_back();
@@ -154,7 +154,10 @@ void train_command(const TrainOptions& options) {
       get_together(*communicator, [&] { return communicator->is_root() ? look_into(run_dir, options) : Found(); });
   const bool resumed = broadcast(found.checkpoint ? 1 : 0, *communicator) != 0;
 
-  const ComputeDevice device = get_together(*communicator, [&] { return choose_device(config.run.device); });
+  const int gpu = agree_on_gpu(*communicator, config.run.device);  // one for each rank of a host
+  const ComputeDevice device = get_together(*communicator, [&] { return choose_device(config.run.device, gpu); });
+  require_same(*communicator, "run.device " + config.run.device,
+               {{"the kind of device", device.context.device().is_cuda() ? "cuda" : "cpu"}});
   if (device.context.device().is_cuda()) {
     communicator = make_device_communicator(std::move(communicator), device.context);
   }

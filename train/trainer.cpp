@@ -3,6 +3,7 @@
 #include <greyhound/train/gpt2_import.h>
 #include <greyhound/train/schedule.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace greyhound {
@@ -20,7 +21,8 @@ Trainer::Trainer(const Context& context, Communicator& communicator, const Confi
       config_(config),
       plan_(batch),
       buffers_(buffers),
-      loader_(loader) {}
+      loader_(loader),
+      readback_(context) {}
 
 void Trainer::initialize() {
   const OptimizerState& optimizer = buffers_.optimizer;
@@ -30,23 +32,36 @@ void Trainer::initialize() {
 }
 
 StepResult Trainer::step() {
+  start_step();
+  return finish_step();
+}
+
+void Trainer::start_step() {
   compute_gradients();
-  return apply_gradients();
+  enqueue_update();
+}
+
+StepResult Trainer::apply_gradients() {
+  enqueue_update();
+  return finish_step();
 }
 
 void Trainer::compute_gradients() {
+  readback_.begin(context_);
   const HostBatch rows = loader_.next();
+  StepResult& known = known_[pending()];
+  known = {};
   // Known before the first backward pass, so that every gradient is final where it is produced.
-  valid_targets_ = buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
+  known.valid_targets = buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
 
   StepInfo step;
   step.seed = static_cast<std::uint64_t>(config_.run.seed);
   step.step = static_cast<std::uint64_t>(steps_);
-  step.denominator = buffers_.batch.denominator();
   loss::LossSums& sums = buffers_.batch.sums();
   sums.reset(context_);
   for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
     const Batch batch = buffers_.batch.load(context_, rows.slice(index * plan_.micro_batch, plan_.micro_batch));
+    step.denominator = buffers_.batch.denominator();
     step.first_micro_batch = index == 0;
     if (index + 1 == plan_.accumulation) step.gradient_complete = buffers_.reducer.hook(context_, communicator_);
     buffers_.model.forward_backward(context_, batch, step, sums);
@@ -54,26 +69,42 @@ void Trainer::compute_gradients() {
   buffers_.reducer.finish(context_, communicator_);
 }
 
-StepResult Trainer::apply_gradients() {
-  StepResult result;
-  result.lr = learning_rate(config_.schedule, config_.optimizer.lr, steps_, config_.train.max_steps);
-  result.grad_norm = buffers_.optimizer.update(context_, result.lr);
-  result.skipped = !std::isfinite(result.grad_norm);
+void Trainer::enqueue_update() {
+  StepResult& known = known_[pending()];
+  known.lr = learning_rate(config_.schedule, config_.optimizer.lr, steps_, config_.train.max_steps);
+  buffers_.optimizer.update(context_, known.lr);
+  buffers_.batch.reduce_sums(context_, communicator_);
+  ++steps_;
+  known.step = steps_;
+  known.tokens = tokens();
+  known.epoch = epoch();
+  readback_.end(context_, buffers_.batch.sums(), buffers_.optimizer.norm());
+}
 
-  const loss::Report report = buffers_.batch.reduce_sums(context_, communicator_);
+StepResult Trainer::finish_step() {
+  StepResult result = known_[0];
+  std::copy(known_.begin() + 1, known_.end(), known_.begin());
+  const StepReadback::Values values = readback_.take();
   communicator_.check();
-  result.loss = report.mean_ce();
+  result.seconds = values.seconds;
+  result.grad_norm = values.grad_norm;
+  result.skipped = !std::isfinite(result.grad_norm);
+  result.loss = values.report.mean_ce();
   if (config_.loss.z_loss_multiplier > 0) {
     const double multiplier = config_.loss.z_loss_multiplier;
-    result.z_loss = report.weight_sum > 0 ? multiplier * report.z_sum / report.weight_sum : 0;
+    result.z_loss = values.report.weight_sum > 0 ? multiplier * values.report.z_sum / values.report.weight_sum : 0;
   }
-  result.valid_targets = valid_targets_;
-  result.nonfinite_targets = report.nonfinite_rows;
+  result.nonfinite_targets = values.report.nonfinite_rows;
 
-  ++steps_;
   skipped_steps_ += result.skipped ? 1 : 0;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  result.skipped_steps = skipped_steps_;
   return result;
+}
+
+bool Trainer::must_finish() const {
+  const int ahead = context_.device().is_cuda() && skipped_in_a_row_ == 0 ? StepReadback::capacity - 1 : 0;
+  return pending() > ahead;
 }
 
 void Trainer::check_progress() const {
@@ -86,6 +117,7 @@ void Trainer::check_progress() const {
 std::int64_t Trainer::tokens() const { return steps_ * plan_.tokens(); }
 
 void Trainer::visit_state(StateVisitor& visitor) {
+  require(pending() == 0, "trainer: ", pending(), " steps are not finished");
   buffers_.optimizer.visit_state(visitor);
   buffers_.optimizer.refresh_working_weights(context_);  // when the visitor replaced the weights
   loader_.visit_state(visitor);

@@ -45,7 +45,7 @@ TrainingBuffers::TrainingBuffers(const Context& context, const Config& config, s
   reducer.plan(plan_, model.parameters().block_elements(), ranks);
   model.plan(context, plan_, micro_batch, block_size, Gpt::Mode::training);
   if (config.sample.every > 0) model.plan_generation(context, plan_);
-  batch.plan(plan_, micro_batch, block_size);
+  batch.plan(context, plan_, micro_batch, block_size);
 }
 
 void TrainingBuffers::allocate(const Context& context) {

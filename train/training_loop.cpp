@@ -1,11 +1,15 @@
 #include <greyhound/train/training_loop.h>
 
+#include <greyhound/core/device_info.h>
 #include <greyhound/core/memory.h>
 #include <greyhound/train/console.h>
 #include <greyhound/train/evaluate.h>
 #include <greyhound/train/generate.h>
+#include <greyhound/train/gpu_peak.h>
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/resume.h>
+
+#include <cmath>
 
 namespace greyhound {
 
@@ -44,6 +48,9 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
   first_step_ = trainer_.steps();
   communicator_.set_timeout(static_cast<double>(config.distributed.timeout_s));
   communicator_.take_exposed_ms();  // setting up is no step's
+  if (context.device().is_cuda()) {
+    peak_flops_ = bf16_peak_flops(cuda_device_info(context.device().index).name).value_or(std::nan(""));
+  }
   if (!communicator.is_root()) return;
   metrics_.emplace(run_dir_.metrics(), first_step_);
   if (metrics_->last_step() < first_step_) {
@@ -58,6 +65,7 @@ void TrainingLoop::run() {
   start_ = Clock::now();
   try {
     while (!finished() && !stop_agreed(stop_, context_, communicator_)) train_one_step();
+    finish_steps(true);
   } catch (...) {
     save_after_failure();
     throw;
@@ -77,31 +85,11 @@ void TrainingLoop::log_start() const {
                counted(plan_.tokens(), "token"));
 }
 
+// Lines and metrics come in the order of the steps. On a GPU a step is reported when the next one has been enqueued,
+// unless something has to be done in between.
 void TrainingLoop::train_one_step() {
-  const Clock::time_point begin = Clock::now();
-  const StepResult result = trainer_.step();
-  const double time = seconds(Clock::now() - begin);
-  seconds_since_line_ += time;
-  ++steps_since_line_;
-
-  StepMetrics metrics;
-  metrics.step = trainer_.steps();
-  metrics.tokens = trainer_.tokens();
-  metrics.epoch = trainer_.epoch();
-  metrics.loss = result.loss;
-  metrics.z_loss = result.z_loss;
-  metrics.lr = result.lr;
-  metrics.grad_norm = result.grad_norm;
-  metrics.step_ms = time * 1e3;
-  metrics.tokens_per_second = static_cast<double>(plan_.tokens()) / time;
-  metrics.skipped_steps = trainer_.skipped_steps();
-  metrics.ranks = communicator_.size();
-  metrics.comm_ms = communicator_.take_exposed_ms();
-  if (data_.validation && due(config_.eval.every)) validate(metrics);
-
-  write_metrics(metrics);
-  log_step(metrics, result);
-  trainer_.check_progress();
+  trainer_.start_step();
+  finish_steps(pauses());
   if (due(config_.sample.every)) print_sample();
   if (saver_) save_at_interval();
 }
@@ -130,13 +118,62 @@ void TrainingLoop::write_metrics(const StepMetrics& metrics) {
   }
 }
 
-bool TrainingLoop::due(std::int64_t every) const { return every > 0 && (trainer_.steps() % every == 0 || finished()); }
+void TrainingLoop::finish_steps(bool all) {
+  while (trainer_.pending() > 0 && (all || trainer_.must_finish())) report(trainer_.finish_step());
+}
+
+bool TrainingLoop::pauses() const {
+  const std::int64_t save = config_.checkpoint.every;
+  return finished() || (data_.validation && due(config_.eval.every)) || due(config_.sample.every) ||
+         (save > 0 && trainer_.steps() % save == 0);
+}
+
+void TrainingLoop::report(const StepResult& result) {
+  seconds_since_line_ += result.seconds;
+  ++steps_since_line_;
+
+  StepMetrics metrics;
+  metrics.step = result.step;
+  metrics.tokens = result.tokens;
+  metrics.epoch = result.epoch;
+  metrics.loss = result.loss;
+  metrics.z_loss = result.z_loss;
+  metrics.lr = result.lr;
+  metrics.grad_norm = result.grad_norm;
+  metrics.step_ms = result.seconds * 1e3;
+  metrics.tokens_per_second = static_cast<double>(plan_.tokens()) / result.seconds;
+  if (peak_flops_) metrics.mfu = flops_utilization(metrics.tokens_per_second);
+  metrics.skipped_steps = result.skipped_steps;
+  metrics.ranks = communicator_.size();
+  metrics.comm_ms = communicator_.take_exposed_ms();
+  if (data_.validation && due(config_.eval.every, result.step)) validate(metrics);
+
+  write_metrics(metrics);
+  log_step(metrics, result);
+  trainer_.check_progress();
+}
+
+// Of the peak of all ranks' GPUs; NaN where that is unknown.
+double TrainingLoop::flops_utilization(double tokens_per_second) const {
+  const double flops = buffers_.model.flops_per_token(plan_.block_size) * tokens_per_second;
+  return flops / (*peak_flops_ * static_cast<double>(communicator_.size()));
+}
+
+bool TrainingLoop::due(std::int64_t every, std::int64_t step) const {
+  return every > 0 && (step % every == 0 || step >= config_.train.max_steps);
+}
 
 bool TrainingLoop::stop_noticed() {
   if (!stop_.requested()) return false;
   if (!stop_announced_) spdlog::warn("stopping after this step; Ctrl-C again ends at once");
   stop_announced_ = true;
   return true;
+}
+
+std::string TrainingLoop::mfu_text(double tokens_per_second) const {
+  if (!peak_flops_) return "";
+  const double mfu = flops_utilization(tokens_per_second);
+  return std::isnan(mfu) ? " | mfu n/a" : fmt::format(" | mfu {:.1f} %", 100 * mfu);
 }
 
 void TrainingLoop::log_step(const StepMetrics& metrics, const StepResult& result) {
@@ -146,14 +183,14 @@ void TrainingLoop::log_step(const StepMetrics& metrics, const StepResult& result
   }
   const std::size_t width = std::to_string(config_.train.max_steps).size();
   const std::string step = fmt::format("step {:>{}}/{}", metrics.step, width, config_.train.max_steps);
-  const bool line = config_.log.every > 0 && (metrics.step == first_step_ + 1 || due(config_.log.every));
+  const bool line = config_.log.every > 0 && (metrics.step == first_step_ + 1 || due(config_.log.every, metrics.step));
   if (line) {
     const double elapsed = seconds(Clock::now() - start_);
     const double left = elapsed / static_cast<double>(metrics.step - first_step_) *
                         static_cast<double>(config_.train.max_steps - metrics.step);
     const double rate = static_cast<double>(plan_.tokens() * steps_since_line_) / seconds_since_line_;
-    spdlog::info("{} | loss {:7.4f} | lr {:.2e} | norm {:6.3f} | {:>5} tok/s | {} left", step, metrics.loss, metrics.lr,
-                 metrics.grad_norm, short_number(rate), duration(left));
+    spdlog::info("{} | loss {:7.4f} | lr {:.2e} | norm {:6.3f} | {:>5} tok/s{} | {} left", step, metrics.loss,
+                 metrics.lr, metrics.grad_norm, short_number(rate), mfu_text(rate), duration(left));
     seconds_since_line_ = 0;
     steps_since_line_ = 0;
   }
@@ -192,6 +229,10 @@ void TrainingLoop::save_after_failure() noexcept {
   if (communicator_.failed()) {  // the weights may hold a part of what the ranks add up
     spdlog::warn("nothing is saved: a rank was lost in the middle of a step");
     return;
+  }
+  try {
+    finish_steps(true);  // the steps before the one that failed
+  } catch (...) {        // their failure, then, is the one that is thrown already, or follows from it
   }
   if (trainer_.last_step_skipped() && saver_->has_checkpoints()) return;  // the newest may be from before the trouble
   try {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace greyhound {
 
@@ -46,13 +47,19 @@ class TrainingLoop {
   void train_one_step();
   void write_metrics(const StepMetrics& metrics);
   void save_at_interval();
+  void finish_steps(bool all);  // of those started: all, or as many as the trainer asks for
+  void report(const StepResult& result);
+  double flops_utilization(double tokens_per_second) const;
+  std::string mfu_text(double tokens_per_second) const;  // " | mfu 45.1 %"; empty on the CPU
   void log_step(const StepMetrics& metrics, const StepResult& result);
   void validate(StepMetrics& metrics);
   void print_sample();
   void save_after_failure() noexcept;
   void log_end() const;
 
-  bool due(std::int64_t every) const;  // after the step that was just made
+  bool due(std::int64_t every, std::int64_t step) const;
+  bool due(std::int64_t every) const { return due(every, trainer_.steps()); }
+  bool pauses() const;  // something is to be done between the step that was started last and the next
   bool finished() const { return trainer_.steps() >= config_.train.max_steps; }
   bool stop_noticed();  // this rank got a signal; says so the first time
 
@@ -71,6 +78,7 @@ class TrainingLoop {
   std::optional<CheckpointSaver> saver_;
   bool metrics_failed_ = false;
   bool save_due_ = false;
+  std::optional<double> peak_flops_;  // of this rank's GPU; NaN: unknown
 
   std::optional<double> val_loss_;  // the last one
   Clock::time_point start_ = Clock::now();

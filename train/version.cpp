@@ -2,12 +2,12 @@
 
 #include <greyhound/core/comm/launch.h>
 #include <greyhound/core/context.h>
+#include <greyhound/core/device_info.h>
 #include <greyhound/core/version.h>
 #include <greyhound/kernels/matmul.h>
 
 #ifdef GREYHOUND_HAVE_CUDA
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 #endif
 #ifdef GREYHOUND_HAVE_MPI
 #include <mpi.h>
@@ -53,19 +53,13 @@ std::string cpu_line() {
 }
 
 #ifdef GREYHOUND_HAVE_CUDA
-// 13000 is 13.0, as CUDA counts.
-std::string cuda_version(int number) { return concat(number / 1000, ".", number % 1000 / 10); }
-
 std::string cuda_line() {
-  int run_time = 0, driver = 0;
-  cudaRuntimeGetVersion(&run_time);
-  cudaDriverGetVersion(&driver);
-  std::string line = concat("built with ", cuda_version(CUDART_VERSION), "; run time ", cuda_version(run_time));
-  line += driver > 0 ? concat(", driver for ", cuda_version(driver)) : ", no driver found";
+  const CudaVersions versions = cuda_versions();
+  std::string line = concat("built with ", cuda_version_text(versions.built), " for ", GREYHOUND_CUDA_ARCHITECTURES,
+                            "; run time ", cuda_version_text(versions.runtime));
+  line += versions.driver > 0 ? concat(", driver for ", cuda_version_text(versions.driver)) : ", no driver found";
   if (const int devices = cuda_device_count(); devices > 0) {
-    cudaDeviceProp properties{};
-    cudaGetDeviceProperties(&properties, 0);
-    return concat(line, ", ", devices, " x ", properties.name);
+    return concat(line, ", ", devices, " x ", cuda_device_info(0).name);
   }
   return concat(line, ", no device: ", cuda_unavailable_reason());
 }

@@ -18,6 +18,13 @@ std::string unavailable_reason() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   (void)cudaGetLastError();
+  if (status == cudaErrorInsufficientDriver) {
+    const int driver = versions().driver;
+    if (driver == 0) return "no NVIDIA driver found";
+    return concat("the NVIDIA driver supports CUDA ", cuda_version_text(driver), " and this build needs ",
+                  cuda_version_text(CUDART_VERSION),
+                  ": install a newer driver, or build Greyhound with an older CUDA toolkit");
+  }
   if (status != cudaSuccess) return cudaGetErrorString(status);
   return count == 0 ? "the CUDA driver sees no GPU" : "";
 }
@@ -68,6 +75,90 @@ void copy(int device, void* stream, void* to, const void* from, std::size_t byte
 void fill(int device, void* stream, void* to, int value, std::size_t bytes) {
   const DeviceScope scope(device);
   check(cudaMemsetAsync(to, value, bytes, stream_of(stream)), "cudaMemsetAsync");
+}
+
+void* allocate_host(int device, std::size_t bytes) {
+  const DeviceScope scope(device);
+  void* pointer = nullptr;
+  const cudaError_t status = cudaMallocHost(&pointer, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    throw_runtime("out of page-locked memory on the host: ", format_bytes(static_cast<double>(bytes)), " asked for");
+  }
+  check(status, "cudaMallocHost");
+  return pointer;
+}
+
+void deallocate_host(int device, void* pointer) noexcept {
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return;
+  (void)cudaFreeHost(pointer);
+  (void)cudaSetDevice(before);
+}
+
+void* make_stream(int device) {
+  const DeviceScope scope(device);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+void destroy_stream(int, void* stream) noexcept { (void)cudaStreamDestroy(stream_of(stream)); }
+
+void* make_event(int device) {
+  const DeviceScope scope(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "cudaEventCreateWithFlags");
+  return event;
+}
+
+void destroy_event(int, void* event) noexcept { (void)cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+
+void record_event(int device, void* event, void* stream) {
+  const DeviceScope scope(device);
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), stream_of(stream)), "cudaEventRecord");
+}
+
+void wait_for_event(int device, void* stream, void* event) {
+  const DeviceScope scope(device);
+  check(cudaStreamWaitEvent(stream_of(stream), static_cast<cudaEvent_t>(event), 0), "cudaStreamWaitEvent");
+}
+
+void synchronize_event(int device, void* event) {
+  const DeviceScope scope(device);
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
+}
+
+double seconds_between(int device, void* earlier, void* later) {
+  const DeviceScope scope(device);
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier), static_cast<cudaEvent_t>(later)),
+        "cudaEventElapsedTime");
+  return 1e-3 * milliseconds;
+}
+
+CudaDeviceInfo device_info(int device) {
+  const int count = device_count();
+  if (device < 0 || device >= count) throw_runtime("CUDA device ", device, " of ", count);
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  CudaDeviceInfo info;
+  info.name = properties.name;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+  return info;
+}
+
+CudaVersions versions() {
+  CudaVersions versions;
+  versions.built = CUDART_VERSION;
+  // A machine without a driver is an answer here, not a failure: then both leave 0.
+  if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
+  if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
+  (void)cudaGetLastError();
+  return versions;
 }
 
 }  // namespace greyhound::cuda

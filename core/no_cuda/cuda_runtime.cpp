@@ -21,5 +21,17 @@ void deallocate(int, void*) noexcept {}
 std::int64_t free_memory(int) { unavailable(); }
 void copy(int, void*, void*, const void*, std::size_t) { unavailable(); }
 void fill(int, void*, void*, int, std::size_t) { unavailable(); }
+void* allocate_host(int, std::size_t) { unavailable(); }
+void deallocate_host(int, void*) noexcept {}
+void* make_stream(int) { unavailable(); }
+void destroy_stream(int, void*) noexcept {}
+void* make_event(int) { unavailable(); }
+void destroy_event(int, void*) noexcept {}
+void record_event(int, void*, void*) { unavailable(); }
+void wait_for_event(int, void*, void*) { unavailable(); }
+void synchronize_event(int, void*) { unavailable(); }
+double seconds_between(int, void*, void*) { unavailable(); }
+CudaDeviceInfo device_info(int) { unavailable(); }
+CudaVersions versions() { return {}; }
 
 }  // namespace greyhound::cuda

@@ -1,44 +1,14 @@
+#include <greyhound/kernels/cpu/gelu.h>
 #include <greyhound/kernels/cpu/rows.h>
-#include <greyhound/kernels/cpu/vector_math.h>
 #include <greyhound/kernels/elementwise.h>
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace greyhound::cpu {
 
 namespace {
-
-// 0.5 (1 + tanh(u)) is the logistic function of 2u. Written with e = exp(-|2u|) it neither cancels where tanh is near
-// -1 nor overflows, so that the tails of GELU keep their relative accuracy.
-struct GeluTerms {
-  float x;         // held to +-20, beyond which e is 0 and powers of x could only overflow
-  float e;         // exp(-|2u|), u = sqrt(2 / pi) (x + 0.044715 x^3)
-  float inverse;   // 1 / (1 + e)
-  float logistic;  // 0.5 (1 + tanh(u))
-};
-
-constexpr float two_sqrt_two_over_pi = 1.5957691216057308f;
-constexpr float cubic = 0.044715f;
-
-inline GeluTerms gelu_terms(float input) {
-  GeluTerms terms;
-  terms.x = input < -20.0f ? -20.0f : input > 20.0f ? 20.0f : input;  // NaN stays NaN
-  const float two_u = two_sqrt_two_over_pi * terms.x * (1.0f + cubic * terms.x * terms.x);
-  terms.e = vec::exp(-std::fabs(two_u));
-  terms.inverse = 1.0f / (1.0f + terms.e);
-  terms.logistic = input < 0.0f ? terms.e * terms.inverse : terms.inverse;
-  return terms;
-}
-
-inline float gelu(float x) { return x * gelu_terms(x).logistic; }
-
-// d/dx x s(2u) = s + x s (1 - s) 2u'.
-inline float gelu_slope(float x) {
-  const GeluTerms terms = gelu_terms(x);
-  const float two_du = two_sqrt_two_over_pi * (1.0f + 3.0f * cubic * terms.x * terms.x);
-  return terms.logistic + terms.x * two_du * (terms.e * terms.inverse * terms.inverse);
-}
 
 // Rows of a loop over tensors of one shape: a single long row when all of them are dense.
 struct Extent {
@@ -99,6 +69,23 @@ void gelu_backward(const Context& context, const GeluBackward& args) {
 #pragma omp simd
       for (std::int64_t j = 0; j < count; ++j) {
         grad_input[j] = from_float<T>(to_float(grad_out[j]) * gelu_slope(to_float(input[j])));
+      }
+    });
+  });
+}
+
+void softcap(const Context& context, const Softcap& args) {
+  dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Extent extent = flattened(args.input, args.out);
+    for_each_block(context, extent.rows, extent.columns, [&](std::int64_t row, std::int64_t first, std::int64_t count) {
+      const T* input = args.input.row<T>(row) + first;
+      T* out = args.out.row<T>(row) + first;
+#pragma omp simd
+      for (std::int64_t j = 0; j < count; ++j) {
+        const float x = to_float(input[j]);
+        const float capped = args.cap * vec::tanh(x / args.cap);
+        out[j] = from_float<T>(std::fabs(x) == std::numeric_limits<float>::infinity() ? x : capped);
       }
     });
   });

@@ -95,6 +95,11 @@ void layernorm_forward(const Context& context, const LayerNormForward& args) {
   });
 }
 
+void residual_layernorm(const Context& context, const ResidualLayerNorm& args) {
+  cpu::residual_forward(context, {args.residual, args.branch, args.sum, args.dropout});
+  cpu::layernorm_forward(context, {args.sum, args.weight, args.bias, args.out, args.mean, args.rstd, args.eps});
+}
+
 std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels) {
   return Workspace::size(DType::fp64, {RowBlocks(rows).count, 2, channels});
 }

@@ -2,8 +2,8 @@
 // and epilogue, so the bits do not depend on how many threads there are.
 #include <greyhound/kernels/matmul.h>
 
+#include <greyhound/kernels/cpu/gelu.h>
 #include <greyhound/kernels/cpu/panel_product.h>
-#include <greyhound/kernels/cpu/vector_math.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -127,8 +127,6 @@ void copy_block(const T* from, std::int64_t stride, std::int64_t rows, std::int6
   }
 }
 
-inline float gelu(float x) { return 0.5f * x * (1.0f + vec::tanh(0.79788456080286536f * (x + 0.044715f * x * x * x))); }
-
 // out = activation(alpha * sum + beta * out + bias) for a panel; `sum` may be `out` itself when beta is 0.
 template <class Out>
 void finish_panel(const Matmul& args, std::int64_t first_row, std::int64_t first_column, std::int64_t rows,
@@ -158,7 +156,7 @@ void finish_panel(const Matmul& args, std::int64_t first_row, std::int64_t first
     }
     if (args.activation == Activation::gelu) {
 #pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) row[c] = gelu(row[c]);
+      for (std::int64_t c = 0; c < columns; ++c) row[c] = gelu(to_float(from_float<Out>(row[c])));
     }
 #pragma omp simd
     for (std::int64_t c = 0; c < columns; ++c) out[c] = from_float<Out>(row[c]);

@@ -7,6 +7,7 @@
 #include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/cublaslt.h>
 #include <greyhound/kernels/matmul_choice.h>
+#include <greyhound/kernels/cuda/elementwise.cuh>
 #include <greyhound/kernels/cuda/thin_product.cuh>
 
 #include <algorithm>
@@ -50,28 +51,11 @@ void tiled_product(const Context& context, const Matmul& args, const Extent& ext
   check_launch("matmul");
 }
 
-constexpr int elementwise_threads = 256;
-
-unsigned elementwise_blocks(std::int64_t elements) {
-  return static_cast<unsigned>(
-      std::min<std::int64_t>((elements + elementwise_threads - 1) / elementwise_threads, 16384));
-}
-
-template <class T>
-__global__ void __launch_bounds__(elementwise_threads)
-    gelu_kernel(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride, std::int64_t rows,
-                std::int64_t columns) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * elementwise_threads;
-  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(elementwise_threads) + threadIdx.x; i < rows * columns;
-       i += step) {
-    const std::int64_t row = i / columns, column = i % columns;
-    to[row * to_stride + column] = narrow<T>(gelu(widen(from[row * from_stride + column])));
-  }
-}
+constexpr int convert_threads = 256;
 
 template <class From, class To>
-__global__ void __launch_bounds__(elementwise_threads) convert_kernel(const From* from, To* to, std::int64_t n) {
-  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(elementwise_threads) + threadIdx.x;
+__global__ void __launch_bounds__(convert_threads) convert_kernel(const From* from, To* to, std::int64_t n) {
+  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(convert_threads) + threadIdx.x;
   if (i < n) to[i] = narrow<To>(widen(from[i]));
 }
 
@@ -87,9 +71,9 @@ void convert_bias(const Context& context, const ConstTensor& bias, const Tensor&
     dispatch(converted.dtype, "matmul: out", [&](auto to_tag) {
       using From = typename decltype(from_tag)::type;
       using To = typename decltype(to_tag)::type;
-      const unsigned blocks = static_cast<unsigned>((n + elementwise_threads - 1) / elementwise_threads);
-      convert_kernel<<<blocks, elementwise_threads, 0, stream_of(context.stream())>>>(bias.as<From>(),
-                                                                                      converted.as<To>(), n);
+      const unsigned blocks = static_cast<unsigned>((n + convert_threads - 1) / convert_threads);
+      convert_kernel<<<blocks, convert_threads, 0, stream_of(context.stream())>>>(bias.as<From>(), converted.as<To>(),
+                                                                                  n);
       check_launch("matmul: bias");
     });
   });
@@ -98,21 +82,19 @@ void convert_bias(const Context& context, const ConstTensor& bias, const Tensor&
 // What the library leaves to do: `from` holds the values before the activation, in out or in pre_activation.
 void finish(const Context& context, const Matmul& args, const Tensor& from) {
   const Tensor& out = args.out;
-  const cudaStream_t stream = stream_of(context.stream());
   if (args.activation == Activation::gelu) {
     dispatch(out.dtype, "matmul: out", [&](auto tag) {
       using T = typename decltype(tag)::type;
-      gelu_kernel<T><<<elementwise_blocks(out.elements()), elementwise_threads, 0, stream>>>(
-          from.as<T>(), from.row_stride, out.as<T>(), out.row_stride, out.rows(), out.columns());
-      check_launch("matmul: gelu");
+      launch_elementwise<T>(context, "matmul: gelu", {from}, out, Gelu{});
     });
   } else if (from.data != out.data) {
     const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * size_of(out.dtype); };
     const std::int64_t columns = out.columns();
-    check(cudaMemcpy2DAsync(out.data, bytes(std::max(out.row_stride, columns)), from.data,
-                            bytes(std::max(from.row_stride, columns)), bytes(columns),
-                            static_cast<std::size_t>(out.rows()), cudaMemcpyDeviceToDevice, stream),
-          "matmul: pre_activation");
+    check(
+        cudaMemcpy2DAsync(out.data, bytes(std::max(out.row_stride, columns)), from.data,
+                          bytes(std::max(from.row_stride, columns)), bytes(columns),
+                          static_cast<std::size_t>(out.rows()), cudaMemcpyDeviceToDevice, stream_of(context.stream())),
+        "matmul: pre_activation");
   }
 }
 

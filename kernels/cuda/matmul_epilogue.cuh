@@ -3,15 +3,12 @@
 #pragma once
 
 #include <greyhound/kernels/matmul.h>
+#include <greyhound/kernels/cuda/gelu.cuh>
 #include <greyhound/kernels/cuda/packed.cuh>
 
 #include <cstdint>
 
 namespace greyhound::cuda {
-
-__device__ inline float gelu(float x) {
-  return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-}
 
 // Element (row, column) of a matrix of any orientation.
 template <class T>
@@ -73,9 +70,9 @@ struct Epilogue {
 
   __device__ void store(std::int64_t row, std::int64_t column, float sum) const {
     Out& target = out[row * out_stride + column];
-    const float result = value(column, sum, beta != 0 ? widen(target) : 0.0f);
-    if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = narrow<Out>(result);
-    target = narrow<Out>(gelu ? cuda::gelu(result) : result);
+    const Out result = narrow<Out>(value(column, sum, beta != 0 ? widen(target) : 0.0f));
+    if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = result;
+    target = gelu ? narrow<Out>(cuda::gelu(widen(result))) : result;
   }
 
   // The same for packed_size<Out> neighbours from `first` on, of a row of `columns`, with accesses of 16 bytes.
@@ -93,7 +90,7 @@ struct Epilogue {
     }
     if (gelu) {
 #pragma unroll
-      for (float& result : results) result = cuda::gelu(result);
+      for (float& result : results) result = cuda::gelu(widen(narrow<Out>(result)));
     }
     cuda::store_packed(target, first, columns, is_packed_aligned(target), results);
   }

@@ -103,6 +103,29 @@ TEST_CASE("gelu: odd sizes, row strides and in place give the same bits as a den
   }
 }
 
+TEST_CASE("softcap: every bf16 value, and what is not finite") {
+  const std::vector<double> x = all_bf16(1e30f);
+  const std::int64_t n = static_cast<std::int64_t>(x.size());
+  for (DType dtype : {DType::bf16, DType::fp32}) {
+    for (const float cap : {0.5f, 30.0f}) {
+      Buffer input(dtype, 1, n, x), out(dtype, 1, n);
+      softcap(Context::cpu(2), {input.tensor(), out.tensor(), cap});
+      std::vector<double> exact;
+      for (double value : x) exact.push_back(cap * std::tanh(value / cap));
+      check_close(out.values(), exact, dtype, 5e-7, 1e-43);
+      softcap(Context::cpu(2), {input.tensor(), input.tensor(), cap});
+      CHECK(input.values() == out.values());
+    }
+  }
+  Buffer input(DType::fp32, 1, 3, {infinity, -infinity, std::nan("")}), out(DType::fp32, 1, 3);
+  softcap(Context::cpu(1), {input.tensor(), out.tensor(), 2.0f});
+  CHECK(out.get(0, 0) == infinity);
+  CHECK(out.get(0, 1) == -infinity);
+  CHECK(std::isnan(out.get(0, 2)));
+  CHECK_THROWS_WITH_AS(softcap(Context::cpu(1), {input.tensor(), out.tensor(), 0.0f}),
+                       "softcap: expected a cap above 0, got 0", Error);
+}
+
 TEST_CASE("residual_forward: sum, in place over either input, with and without dropout") {
   for (auto [rows, columns] : odd_sizes) {
     for (DType dtype : {DType::fp32, DType::bf16}) {

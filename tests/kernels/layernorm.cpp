@@ -114,6 +114,40 @@ TEST_CASE("layernorm_forward: a constant row gives the bias, a NaN stays in its 
   }
 }
 
+TEST_CASE("residual_layernorm: residual_forward and then layernorm_forward, to the bit") {
+  const std::int64_t rows = 7, columns = 33;
+  const Context context = Context::cpu(2);
+  for (DType dtype : {DType::fp32, DType::bf16}) {
+    for (float probability : {0.0f, 0.3f}) {
+      const Dropout dropout{probability, 77, 5};
+      Buffer residual(dtype, rows, columns, random_values(rows * columns, 21), columns + 2);
+      Buffer branch(dtype, rows, columns, random_values(rows * columns, 22));
+      Buffer weight(dtype, 1, columns, random_values(columns, 23)), bias(dtype, 1, columns, random_values(columns, 24));
+      Buffer sum(dtype, rows, columns), out(dtype, rows, columns), mean(DType::fp32, 1, rows);
+      Buffer rstd(DType::fp32, 1, rows), fused_out(dtype, rows, columns), fused_mean(DType::fp32, 1, rows);
+      Buffer fused_rstd(DType::fp32, 1, rows);
+      residual_forward(context, {residual.tensor(), branch.tensor(), sum.tensor(), dropout});
+      layernorm_forward(
+          context, {sum.tensor(), weight.vector(), bias.vector(), out.tensor(), mean.vector(), rstd.vector(), eps});
+      ResidualLayerNorm args{
+          residual.tensor(),  branch.tensor(),     residual.tensor(),   dropout, weight.vector(), bias.vector(),
+          fused_out.tensor(), fused_mean.vector(), fused_rstd.vector(), eps};
+      residual_layernorm(context, args);
+      CHECK(residual.values() == sum.values());
+      CHECK(fused_out.bytes() == out.bytes());
+      CHECK(fused_mean.bytes() == mean.bytes());
+      CHECK(fused_rstd.bytes() == rstd.bytes());
+      CHECK(residual.intact());
+      args.out = args.sum;
+      CHECK_THROWS_WITH_AS(residual_layernorm(context, args),
+                           "residual_layernorm: out must not be residual, branch or sum", Error);
+      args.out = fused_out.tensor();
+      args.dropout.probability = 1;
+      CHECK_THROWS_AS(residual_layernorm(context, args), Error);
+    }
+  }
+}
+
 TEST_CASE("layernorm_backward: odd sizes and strides against fp64") {
   for (const Case& c : cases) {
     for (DType dtype : {DType::fp32, DType::bf16}) {

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
+#include <greyhound/core/arena.h>
 #include <greyhound/models/gpt.h>
+#include <tests/backend.h>
 
 #include <cmath>
 #include <cstring>
@@ -175,6 +177,20 @@ TEST_CASE("parameters: initial values are a function of seed, name and element a
     starts.insert(*ParameterList::view(other.tensor(), other_list[name]).as<float>());
   }
   CHECK(starts.size() == 4);
+}
+
+TEST_CASE_ON_EACH_BACKEND("parameters: initial weights are the same on every device") {
+  const ParameterList list = parameters_of(small_config());
+  const Context context = test::test_context();
+  ArenaPlan plan;
+  const ArenaPlan::Slot slot = plan.add("parameters", "weights", DType::fp32, {list.block_elements()});
+  const Arena arena(context, plan);
+  fill_bytes(context, arena[slot].data, 0xff, arena[slot].bytes());
+  list.initialize(context, arena[slot], 5);
+  std::vector<float> values(list.block_elements());
+  copy_bytes(context, values.data(), Device::cpu(), arena[slot].data, arena[slot].device, arena[slot].bytes());
+  context.synchronize();
+  CHECK(std::memcmp(values.data(), initialized(list, 5).values.data(), values.size() * sizeof(float)) == 0);
 }
 
 TEST_CASE("parameters: a configuration that does not fit is refused with its numbers") {

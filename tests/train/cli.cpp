@@ -3,6 +3,7 @@
 #include "test_files.h"
 
 #include <doctest/doctest.h>
+#include <greyhound/core/device.h>
 #include <greyhound/core/version.h>
 #include <greyhound/train/safetensors.h>
 #include <nlohmann/json.hpp>
@@ -86,6 +87,17 @@ TEST_CASE("program: --help and --version") {
   }
 }
 
+TEST_CASE("program: info says what was built, what is found and which device a run takes") {
+  const TemporaryFolder folder;
+  const Outcome info = run(folder, {"info"}, {"CUDA_VISIBLE_DEVICES="});
+  CHECK(info.exit_code == 0);
+  for (const char* part : {"greyhound ", "CUDA ", "devices\n  cpu       CPU, ", "device: auto takes cpu: "}) {
+    CAPTURE(part);
+    CHECK(contains(info.out, part));
+  }
+  CHECK_FALSE(contains(info.out, "cuda:0"));
+}
+
 TEST_CASE("program: mistakes on the command line and in the configuration exit with 2 and one line") {
   const TemporaryFolder folder;
   const std::string config = config_file(folder);
@@ -114,7 +126,8 @@ TEST_CASE("program: mistakes on the command line and in the configuration exit w
   check_error(run(folder, {"train", folder / "none.yaml"}), 2, "none.yaml");
   check_error(run(folder, {"train", config, "optimizer.learning_rte=1"}), 2, "learning_rte");
   check_error(run(folder, {"train", config, "train.max_steps=3.5"}), 2, "train.max_steps");
-  check_error(run(folder, {"train", config, "run.device=cuda"}), 2, "run.device cuda");
+  check_error(run(folder, {"train", config, "run.device=cuda"}, {"CUDA_VISIBLE_DEVICES="}), 2, "device cuda: ");
+  check_error(run(folder, {"sample", folder.path(), "--device", "gpu"}), 2, "--device");
   check_error(run(folder, {"train", config, "sample.prompt=xyz"}), 2, "");
   check_error(run(folder, {"train", config, "model.n_head=3"}), 2, "16");
   check_error(run(folder, {"sample", folder.path()}), 2, "is not the folder of a run");
@@ -139,7 +152,7 @@ TEST_CASE("program: failures at run time exit with 1, one line, and leave nothin
   const Outcome memory =
       run(folder, {"train", config, "data.train=synthetic", "model.vocab_size=17", "sample.every=0", "model.n_layer=64",
                    "model.n_embd=64", "model.block_size=64", "train.micro_batch=262144", "eval.every=0"});
-  check_error(memory, 1, "out of memory on cpu");
+  check_error(memory, 1, "out of memory on ");
   CHECK(contains(memory.error, "is the largest that fits (now 262144)"));
   for (const char* part : {"parameters", "gradients", "optimiser", "activations", "loss workspace", "total", "free"}) {
     CAPTURE(part);
@@ -147,7 +160,7 @@ TEST_CASE("program: failures at run time exit with 1, one line, and leave nothin
   }
   check_error(run(folder, {"train", config, "data.train=synthetic", "model.vocab_size=17", "sample.every=0",
                            "train.batch_tokens=1600000000000"}),
-              1, "train.batch_tokens, ");
+              1, "train.batch_tokens");
   CHECK_FALSE(fs::exists(folder / "run"));
 }
 
@@ -155,7 +168,7 @@ TEST_CASE("program: 16384 layers are planned at once") {
   const TemporaryFolder folder;
   check_error(run(folder, {"train", config_file(folder), "model.n_layer=16384", "model.n_embd=2048",
                            "train.micro_batch=1", "sample.every=0"}),
-              1, "out of memory on cpu");
+              1, "out of memory on ");
 }
 
 TEST_CASE("program: a step that fails leaves the weights of the steps before it") {
@@ -197,8 +210,10 @@ TEST_CASE("program: trains, samples, evaluates; refuses to write over a run") {
   CAPTURE(first.error);
   REQUIRE(first.exit_code == 0);
   CHECK(first.error == "");
-  for (const char* part : {"CPU", "no GPU", "parameters", "step  1/12", "step  4/12", "validation loss", "tok/s",
-                           "left", "sample after step 12", "model.safetensors", "metrics.jsonl"}) {
+  const bool gpu = cuda_device_count() > 0;
+  for (const char* part :
+       {gpu ? "compute capability" : "CPU", gpu ? "mfu" : "no GPU", "parameters", "step  1/12", "step  4/12",
+        "validation loss", "tok/s", "left", "sample after step 12", "model.safetensors", "metrics.jsonl"}) {
     CAPTURE(part);
     CHECK(contains(first.out, part));
   }

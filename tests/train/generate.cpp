@@ -74,7 +74,7 @@ TEST_CASE("sampling: large logits do not overflow, NaN is never drawn, nothing f
   CHECK(contains(error_of([] { sample_token(std::vector<float>{std::nanf(""), -infinity}, {1, 0}, 0.5); }), "1: "));
 }
 
-TEST_CASE("generation: 200 tokens from a model of 64 positions, whole characters only") {
+TEST_CASE_ON_EACH_BACKEND("generation: 200 tokens from a model of 64 positions, whole characters only") {
   const TemporaryFolder folder;
   ToyRun run(byte_config(folder));
   GenerationOptions options;
@@ -108,7 +108,7 @@ TEST_CASE("generation: ends when it is told to stop") {
   CHECK(drawn == 3);
 }
 
-TEST_CASE("generation: a window that slides sees the last half of the positions") {
+TEST_CASE_ON_EACH_BACKEND("generation: a window that slides sees the last half of the positions") {
   // After the slide the cache holds what the last 32 tokens alone would give: the same draw follows from them.
   const TemporaryFolder folder;
   ToyRun run(byte_config(folder));

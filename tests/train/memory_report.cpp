@@ -12,13 +12,13 @@ using namespace greyhound::testing;
 namespace {
 
 std::int64_t bytes_for(const Config& config, std::int64_t micro_batch) {
-  return static_cast<std::int64_t>(memory_plan(Context::cpu(), config, micro_batch).bytes());
+  return static_cast<std::int64_t>(memory_plan(test::test_context(), config, micro_batch).bytes());
 }
 
 }  // namespace
 
-TEST_CASE("memory: the largest micro-batch that fits is found by planning") {
-  const Context context = Context::cpu();
+TEST_CASE_ON_EACH_BACKEND("memory: the largest micro-batch that fits is found by planning") {
+  const Context context = test::test_context();
   const Config config = toy({"model.n_embd=48", "model.block_size=64", "train.batch_tokens=0"});
   for (const std::int64_t fits : {1, 2, 7, 39}) {
     const std::int64_t bytes = bytes_for(config, fits);
@@ -27,8 +27,8 @@ TEST_CASE("memory: the largest micro-batch that fits is found by planning") {
   }
 }
 
-TEST_CASE("memory: the message says what is needed, what is free and what to change") {
-  const Context context = Context::cpu();
+TEST_CASE_ON_EACH_BACKEND("memory: the message says what is needed, what is free and what to change") {
+  const Context context = test::test_context();
   const Config config =
       toy({"model.n_embd=48", "model.block_size=64", "train.batch_tokens=0", "loss.max_workspace_mb=1"});
   const std::int64_t free = bytes_for(config, 5);

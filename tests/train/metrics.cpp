@@ -49,24 +49,29 @@ TEST_CASE("metrics: numbers survive to the bit") {
   CHECK(line["comm_ms"].get<double>() == 0.25);
   CHECK_FALSE(line.contains("z_loss"));
   CHECK_FALSE(line.contains("val_loss"));
+  CHECK_FALSE(line.contains("mfu"));
 }
 
 TEST_CASE("metrics: optional values appear where they are known") {
   StepMetrics metrics = example();
   metrics.z_loss = 0.5;
   metrics.val_loss = 1.75;
+  metrics.mfu = 0.45;
   const auto line = nlohmann::json::parse(to_json(metrics));
   CHECK(line["z_loss"].get<double>() == 0.5);
   CHECK(line["val_loss"].get<double>() == 1.75);
+  CHECK(line["mfu"].get<double>() == 0.45);
 }
 
 TEST_CASE("metrics: NaN and infinity are null, which is JSON") {
   StepMetrics metrics = example();
   metrics.loss = std::nan("");
   metrics.grad_norm = std::numeric_limits<double>::infinity();
+  metrics.mfu = std::nan("");  // a GPU whose peak is not known
   const auto line = nlohmann::json::parse(to_json(metrics));
   CHECK(line["loss"].is_null());
   CHECK(line["grad_norm"].is_null());
+  CHECK(line["mfu"].is_null());
 }
 
 TEST_CASE("metrics: one line a step, in the file at once; a new run starts an empty file") {

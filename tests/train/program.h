@@ -90,6 +90,8 @@ inline std::string curve_of(const std::string& run_dir) {
   for (nlohmann::json line : metrics_of(run_dir)) {
     line.erase("step_ms");
     line.erase("tokens_per_second");
+    line.erase("mfu");
+    line.erase("comm_ms");
     curve += line.dump() + "\n";
   }
   return curve;

@@ -1,11 +1,13 @@
-// A small training run in memory, for tests of what surrounds the step.
+// A small training run in memory, on the backend under test, for tests of what surrounds the step.
 #pragma once
 
 #include <greyhound/core/comm/communicator.h>
+#include <greyhound/core/memory.h>
 #include <greyhound/train/config.h>
 #include <greyhound/train/loader.h>
 #include <greyhound/train/trainer.h>
 #include <greyhound/train/training_buffers.h>
+#include <tests/backend.h>
 
 #include <cstddef>
 #include <cstring>
@@ -31,6 +33,20 @@ inline Config toy(const std::vector<std::string>& overrides = {}) {
   return parse_config(toy_config, "toy.yaml", overrides);
 }
 
+// The contents of a tensor of a context's device.
+inline std::vector<std::byte> bytes_of(const Context& context, const Tensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  copy_bytes(context, bytes.data(), Device::cpu(), tensor.data, tensor.device, bytes.size());
+  context.synchronize();
+  return bytes;
+}
+inline std::vector<float> floats_of(const Context& context, const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  copy_bytes(context, values.data(), Device::cpu(), tensor.as<float>(), tensor.device, tensor.bytes());
+  context.synchronize();
+  return values;
+}
+
 struct ToyRun {
   Config config;
   Context context;
@@ -44,7 +60,7 @@ struct ToyRun {
   // As one rank, or as one of `ranks`, which outlives the run.
   explicit ToyRun(const Config& given, int threads = 0, Communicator* ranks = nullptr)
       : config(given),
-        context(Context::cpu(threads)),
+        context(test::test_context(threads)),
         communicator(ranks == nullptr ? alone.get() : ranks),
         batch(plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size,
                          communicator->size())),
@@ -55,8 +71,8 @@ struct ToyRun {
     trainer->initialize();
   }
 
-  std::vector<float> weights() const { return floats(buffers.optimizer.weights()); }
-  std::vector<float> gradients() const { return floats(buffers.optimizer.gradients()); }
+  std::vector<float> weights() const { return floats_of(context, buffers.optimizer.weights()); }
+  std::vector<float> gradients() const { return floats_of(context, buffers.optimizer.gradients()); }
   Tensor gradient(const std::string& name) {
     return ParameterList::view(buffers.optimizer.gradients(), buffers.model.parameters()[name]);
   }
@@ -66,20 +82,24 @@ struct ToyRun {
     config.model.vocab_size = data.vocab_size;
     return config;
   }
-  static std::vector<float> floats(const Tensor& tensor) {
-    const float* values = tensor.as<float>();
-    return {values, values + tensor.elements()};
-  }
 };
 
 // Keeps a copy of all state, or puts it back.
 class StateCopy final : public StateVisitor {
  public:
+  explicit StateCopy(const Context& context) : context_(context) {}
   void restore() { restoring_ = true; }
   bool operator==(const StateCopy& other) const { return values_ == other.values_; }
   const std::map<std::string, std::vector<std::byte>>& values() const { return values_; }
 
-  void tensor(const std::string& name, const Tensor& value) override { visit(name, value.data, value.bytes()); }
+  void tensor(const std::string& name, const Tensor& value) override {
+    if (restoring_) {
+      copy_bytes(context_, value.data, value.device, values_.at(name).data(), Device::cpu(), value.bytes());
+      context_.synchronize();
+    } else {
+      values_[name] = bytes_of(context_, value);
+    }
+  }
   void integer(const std::string& name, std::int64_t& value) override { visit(name, &value, sizeof value); }
   void real(const std::string& name, double& value) override { visit(name, &value, sizeof value); }
   void text(const std::string& name, std::string& value) override {
@@ -100,6 +120,7 @@ class StateCopy final : public StateVisitor {
     }
   }
 
+  Context context_;
   bool restoring_ = false;
   std::map<std::string, std::vector<std::byte>> values_;
 };

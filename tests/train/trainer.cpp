@@ -41,25 +41,29 @@ Curve train(const Config& config, int steps, int threads = 0) {
 }
 
 void poison(ToyRun& run, const std::string& parameter) {
-  run.gradient(parameter).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor gradient = run.gradient(parameter);
+  copy_bytes(run.context, gradient.as<float>() + 3, gradient.device, &nan, Device::cpu(), sizeof nan);
+  run.context.synchronize();
 }
 
-StateCopy state_of(Trainer& trainer) {
-  StateCopy copy;
-  trainer.visit_state(copy);
+StateCopy state_of(ToyRun& run) {
+  StateCopy copy(run.context);
+  run.trainer->visit_state(copy);
   return copy;
 }
 
 }  // namespace
 
-TEST_CASE("trainer: a NaN in one gradient skips the step and leaves weights, moments and t to the bit") {
+TEST_CASE_ON_EACH_BACKEND(
+    "trainer: a NaN in one gradient skips the step and leaves weights, moments and t to the bit") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
     ToyRun run(toy({concat("run.precision=", precision)}));
     run.trainer->step();
-    const StateCopy before = state_of(*run.trainer);
+    const StateCopy before = state_of(run);
     const Tensor working = run.buffers.optimizer.working_weights();
-    const std::string working_before(static_cast<const char*>(working.data), working.bytes());
+    const std::vector<std::byte> working_before = bytes_of(run.context, working);
 
     run.trainer->compute_gradients();
     poison(run, "h.1.mlp.c_fc.weight");
@@ -67,13 +71,14 @@ TEST_CASE("trainer: a NaN in one gradient skips the step and leaves weights, mom
     CHECK(skipped.skipped);
     CHECK(std::isnan(skipped.grad_norm));
     CHECK(std::isfinite(skipped.loss));
+    CHECK(skipped.skipped_steps == 1);
     CHECK(run.trainer->skipped_steps() == 1);
-    const StateCopy after = state_of(*run.trainer);
+    const StateCopy after = state_of(run);
     for (const char* name : {"optimizer.weights", "optimizer.m", "optimizer.v", "optimizer.steps_taken"}) {
       CAPTURE(name);
       CHECK(after.values().at(name) == before.values().at(name));
     }
-    CHECK(std::string(static_cast<const char*>(working.data), working.bytes()) == working_before);
+    CHECK(bytes_of(run.context, working) == working_before);
 
     // Learning rate and data go on.
     CHECK(run.trainer->steps() == 2);
@@ -101,7 +106,7 @@ TEST_CASE("evaluation: ends when it is told to stop") {
   CHECK(asked == 49);
 }
 
-TEST_CASE("trainer: three skipped steps in a row end the run and name the tensor; two do not") {
+TEST_CASE_ON_EACH_BACKEND("trainer: three skipped steps in a row end the run and name the tensor; two do not") {
   ToyRun run(toy());
   const auto skip = [&] {
     run.trainer->compute_gradients();
@@ -125,7 +130,7 @@ TEST_CASE("trainer: three skipped steps in a row end the run and name the tensor
   CHECK(run.trainer->skipped_steps() == 7);
 }
 
-TEST_CASE("trainer: two runs have the same bits, whatever the number of threads") {
+TEST_CASE_ON_EACH_BACKEND("trainer: two runs have the same bits, whatever the number of threads") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
     const Config config = toy({concat("run.precision=", precision), "loss.z_loss_multiplier=1e-4"});
@@ -139,7 +144,56 @@ TEST_CASE("trainer: two runs have the same bits, whatever the number of threads"
   }
 }
 
-TEST_CASE("trainer: evaluation and sampling after every step leave the curve as it is, to the bit") {
+TEST_CASE_ON_EACH_BACKEND("trainer: steps that are finished later have the same bits as steps that are waited for") {
+  for (const char* precision : {"fp32", "bf16"}) {
+    CAPTURE(precision);
+    const Config config = toy({concat("run.precision=", precision)});
+    const Curve waited = train(config, 12);
+    ToyRun run(config);
+    Curve curve;
+    std::int64_t last_step = 0;
+    const auto finish = [&] {
+      const StepResult result = run.trainer->finish_step();
+      CHECK(result.step == ++last_step);
+      CHECK(result.tokens == 54 * result.step);
+      CHECK(result.lr == learning_rate(config.schedule, config.optimizer.lr, result.step - 1, config.train.max_steps));
+      CHECK(result.seconds > 0);
+      curve.losses.push_back(result.loss);
+      curve.norms.push_back(result.grad_norm);
+    };
+    for (int step = 0; step < 12; ++step) {
+      run.trainer->start_step();
+      while (run.trainer->must_finish()) finish();
+    }
+    CHECK(run.trainer->pending() <= 1);
+    while (run.trainer->pending() > 0) finish();
+    curve.weights = run.weights();
+    CHECK(curve == waited);
+  }
+}
+
+// As training_loop.cpp calls the trainer.
+TEST_CASE_ON_EACH_BACKEND("trainer: a run that diverges ends at its third skipped step, and the tensor is named") {
+  ToyRun run(toy({"optimizer.lr=1e9", "optimizer.grad_clip=0"}));
+  std::string message;
+  std::int64_t skips = 0;
+  for (int step = 0; step < 20 && message.empty(); ++step) {
+    run.trainer->start_step();
+    while (run.trainer->must_finish() && message.empty()) {
+      skips += run.trainer->finish_step().skipped ? 1 : 0;
+      const std::string error = error_of([&] { run.trainer->check_progress(); });
+      if (error != "no error") message = error;
+    }
+  }
+  CAPTURE(message);
+  CHECK(skips == 3);
+  CHECK(run.trainer->skipped_steps() == 3);
+  CHECK(run.trainer->pending() == 0);
+  CHECK(contains(message, "3 steps in a row"));
+  CHECK(contains(message, "the first such tensor is ln_f"));
+}
+
+TEST_CASE_ON_EACH_BACKEND("trainer: evaluation and sampling after every step leave the curve as it is, to the bit") {
   const Config config = toy();
   const Curve alone = train(config, 8);
   int drawn = 0;
@@ -157,7 +211,7 @@ TEST_CASE("trainer: evaluation and sampling after every step leave the curve as 
   CHECK(drawn > 0);
 }
 
-TEST_CASE("trainer: accumulating over micro-batches gives the gradients of the one batch") {
+TEST_CASE_ON_EACH_BACKEND("trainer: accumulating over micro-batches gives the gradients of the one batch") {
   // A quarter of the targets are ignored, and not the same number in each micro-batch.
   const std::vector<std::string> common = {"data.ignore_token=0", "train.batch_tokens=72",
                                            "loss.z_loss_multiplier=1e-3"};
@@ -188,7 +242,7 @@ TEST_CASE("trainer: accumulating over micro-batches gives the gradients of the o
   }
 }
 
-TEST_CASE("trainer: restored state goes on with the same bits") {
+TEST_CASE_ON_EACH_BACKEND("trainer: restored state goes on with the same bits") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
     const Config config = toy({concat("run.precision=", precision)});
@@ -197,7 +251,7 @@ TEST_CASE("trainer: restored state goes on with the same bits") {
     straight.trainer->compute_gradients();
     poison(straight, "wte.weight");
     straight.trainer->apply_gradients();
-    StateCopy saved = state_of(*straight.trainer);
+    StateCopy saved = state_of(straight);
 
     ToyRun resumed(config);
     saved.restore();
@@ -211,11 +265,11 @@ TEST_CASE("trainer: restored state goes on with the same bits") {
       CHECK(found.grad_norm == expected.grad_norm);
       CHECK(found.lr == expected.lr);
     }
-    CHECK(state_of(*resumed.trainer) == state_of(*straight.trainer));
+    CHECK(state_of(resumed) == state_of(straight));
   }
 }
 
-TEST_CASE("trainer: overfit_batch takes the loss of a toy under 0.05") {
+TEST_CASE_ON_EACH_BACKEND("trainer: overfit_batch takes the loss of a toy under 0.05") {
   const Config config =
       toy({"train.overfit_batch=true", "train.max_steps=200", "train.batch_tokens=27", "model.dropout=0",
            "model.n_embd=24", "optimizer.weight_decay=0", "schedule.warmup_steps=10"});
@@ -224,7 +278,7 @@ TEST_CASE("trainer: overfit_batch takes the loss of a toy under 0.05") {
   CHECK(curve.losses.back() < 0.05);
 }
 
-TEST_CASE("trainer: bf16 learns as fp32 does") {
+TEST_CASE_ON_EACH_BACKEND("trainer: bf16 learns as fp32 does") {
   const auto last_losses = [](const char* precision) {
     const Curve curve =
         train(toy({concat("run.precision=", precision), "train.batch_tokens=288", "train.max_steps=60"}), 60);
@@ -236,7 +290,7 @@ TEST_CASE("trainer: bf16 learns as fp32 does") {
   CHECK(last_losses("bf16") == doctest::Approx(last_losses("fp32")).epsilon(0.02));
 }
 
-TEST_CASE("trainer: a step whose targets are all ignored changes nothing but the counters") {
+TEST_CASE_ON_EACH_BACKEND("trainer: a step whose targets are all ignored changes nothing but the counters") {
   // A vocabulary of one: every target is token 0.
   ToyRun run(toy({"model.vocab_size=1", "data.ignore_token=0", "optimizer.weight_decay=0", "sample.prompt=0"}));
   const std::vector<float> before = run.weights();

@@ -1,0 +1,59 @@
+// GELU on the device, for element-wise operators and the epilogue of products alike, which must give the same bits.
+// Internal to the CUDA backend.
+#pragma once
+
+#include <cstdint>
+
+namespace greyhound::cuda {
+
+// 0.5 (1 + tanh(u)) is the logistic function of 2u, written with e = exp(-|2u|) as on the CPU, so that the tails keep
+// their relative accuracy. 2u = x (k1 + k3 x^2); the factor log2(e) is in the constants, for exp2.
+struct GeluTerms {
+  float e;         // exp(-|2u|)
+  float inverse;   // 1 / (1 + e)
+  float logistic;  // 0.5 (1 + tanh(u))
+};
+
+inline constexpr float gelu_two_sqrt_two_over_pi = 1.5957691216057308f;
+inline constexpr float gelu_cubic = 0.044715f;
+inline constexpr float gelu_log2_e = 1.4426950408889634f;
+
+__device__ inline GeluTerms gelu_terms(float x) {
+  const float k1 = gelu_two_sqrt_two_over_pi * gelu_log2_e, k3 = k1 * gelu_cubic;
+  GeluTerms terms;
+  terms.e = exp2f(-fabsf(x * fmaf(k3 * x, x, k1)));
+  terms.inverse = __fdividef(1.0f, 1.0f + terms.e);
+  terms.logistic = x < 0.0f ? terms.e * terms.inverse : terms.inverse;
+  return terms;
+}
+
+__device__ inline float gelu(float x) { return x * gelu_terms(x).logistic; }
+
+// d/dx x s(2u) = s + x s (1 - s) 2u'. Beyond +-20, where e is 0, powers of x could only overflow. NaN stays NaN.
+__device__ inline float gelu_slope(float input) {
+  const float x = input < -20.0f ? -20.0f : input > 20.0f ? 20.0f : input;
+  const GeluTerms terms = gelu_terms(x);
+  const float two_du = fmaf(3.0f * gelu_two_sqrt_two_over_pi * gelu_cubic * x, x, gelu_two_sqrt_two_over_pi);
+  return fmaf(x * two_du, terms.e * terms.inverse * terms.inverse, terms.logistic);
+}
+
+// For launch_elementwise (elementwise.cuh).
+struct Gelu {
+  static constexpr bool needs_rows = false;
+  template <int size>
+  __device__ void operator()(std::int64_t, int, const float (&in)[1][size], float (&out)[size]) const {
+#pragma unroll
+    for (int i = 0; i < size; ++i) out[i] = gelu(in[0][i]);
+  }
+};
+
+struct GeluGradient {
+  static constexpr bool needs_rows = false;
+  template <int size>
+  __device__ void operator()(std::int64_t, int, const float (&in)[2][size], float (&out)[size]) const {
+#pragma unroll
+    for (int i = 0; i < size; ++i) out[i] = in[0][i] * gelu_slope(in[1][i]);
+  }
+};
+
+}  // namespace greyhound::cuda

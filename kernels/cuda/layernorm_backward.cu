@@ -1,0 +1,274 @@
+// Layer norm's backward. Formulas: kernels/layernorm.h.
+#include <greyhound/kernels/layernorm.h>
+
+#include <greyhound/kernels/cuda/column_partials.cuh>
+#include <greyhound/kernels/cuda/elementwise.cuh>
+#include <greyhound/kernels/cuda/row_group.cuh>
+
+#include <cstring>
+
+namespace greyhound::cuda {
+
+namespace {
+
+// Rows are cut into at most 528 blocks (four to each of an H200's 132 multiprocessors), each with a partial sum of
+// grad_weight and grad_bias of its own. The cut follows from the number of rows alone.
+struct RowBlocks {
+  static constexpr std::int64_t least_size = 16, most_count = 528;
+  std::int64_t size, count;
+  explicit RowBlocks(std::int64_t rows)
+      : size(std::max(least_size, (rows + most_count - 1) / most_count)), count((rows + size - 1) / size) {}
+  // At least the count of any number of rows up to this one.
+  static std::int64_t bound(std::int64_t rows) { return std::min(most_count, (rows + least_size - 1) / least_size); }
+};
+
+template <class T>
+struct BackwardArguments {
+  const T *grad_out, *input, *weight;
+  const float *mean, *rstd;
+  T* grad_input;
+  float* partials;  // [blocks, 2, columns]: of grad_weight, of grad_bias
+  std::int64_t grad_out_stride, input_stride, grad_input_stride, rows, rows_per_block;
+  int columns;
+  bool accumulate;
+};
+
+// With x' = x - mean, g = grad_out weight: the row's sums of g, g x' and x' over all lanes. The last tells what the
+// stored mean lost in rounding, which is taken out of the second.
+template <class T, class Group, class Row, class Weight>
+__device__ void row_sums(const Row& grad_out, const Row& input, int columns, float mean, const Weight& weight_of,
+                         float (&sums)[3], float* shared) {
+  constexpr int size = packed_size<T>;
+  for (float& sum : sums) sum = 0;
+  const int lane = Group::lane();
+  input.each(lane, columns, [&](int k, int first, const float(&x)[size]) {
+    float grad[size], weight[size];
+    grad_out.at(k, first, columns, grad);
+    weight_of(first, weight);
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      if (!Row::whole && first + i >= columns) continue;
+      const float g = grad[i] * weight[i], centered = x[i] - mean;
+      sums[0] += g;
+      sums[1] += g * centered;
+      sums[2] += centered;
+    }
+  });
+  Group::sum(sums, shared);
+}
+
+// grad_input (+)= rstd (g - mean(g) - xhat mean(g xhat)); takes the lane's terms of grad_weight and grad_bias to
+// add(k, i, first, weight term, bias term).
+template <class T, class Group, class Row, class Weight, class Old, class AddTerms>
+__device__ void write_row(const Row& grad_out, const Row& input, int columns, float mean, float rstd,
+                          const float (&sums)[3], const Weight& weight_of, const Old& old_of, T* grad_input,
+                          AddTerms add) {
+  constexpr int size = packed_size<T>;
+  const float inverse = 1.0f / static_cast<float>(columns), delta = sums[2] * inverse;
+  const float mean_g = sums[0] * inverse, mean_g_xhat = (sums[1] - delta * sums[0]) * rstd * inverse;
+  input.each(Group::lane(), columns, [&](int k, int first, const float(&x)[size]) {
+    float grad[size], weight[size], out[size];
+    grad_out.at(k, first, columns, grad);
+    weight_of(first, weight);
+    old_of(k, first, out);
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      const float xhat = (x[i] - mean - delta) * rstd;
+      if (Row::whole || first + i < columns) add(k, i, first, grad[i] * xhat, grad[i]);
+      out[i] += rstd * (grad[i] * weight[i] - mean_g - xhat * mean_g_xhat);
+    }
+    write_pack<T, Row::whole>(grad_input, first, columns, out);
+  });
+}
+
+// Blocks on a multiprocessor at once: a divisor of the four that are there for each, lest a last few run alone.
+template <class T, int packs, int warps>
+inline constexpr int resident_blocks = warps == 8                    ? 1
+                                       : packs* packed_size<T> <= 24 ? 4
+                                                                     : 2;
+
+// One block per cut of the rows, one group of warps per row at a time. The next row is on its way while one is worked
+// on. Each lane keeps the sums of its columns in registers; at the end the block's groups add theirs in order. Reads
+// grad_out and input (and grad_input, when it accumulates) once and writes grad_input once.
+template <class T, int packs, int warps>
+__global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, packs, warps>)
+    layernorm_backward_kernel(const BackwardArguments<T> args) {
+  using Group = RowGroup<warps>;
+  using Row = HeldRow<T, packs, Group::lanes>;
+  constexpr int size = packed_size<T>;
+  __shared__ float shared[3 * warps];
+  const int lane = Group::lane(), columns = args.columns;
+  const std::int64_t end = min(args.rows, (blockIdx.x + std::int64_t{1}) * args.rows_per_block);
+  std::int64_t row = blockIdx.x * args.rows_per_block + Group::index();
+  float weight_sums[packs][size] = {}, bias_sums[packs][size] = {};
+
+  Row next_grad, next_input;
+  float next_mean = 0, next_rstd = 0;
+  const auto load_next = [&](std::int64_t at) {
+    if (at >= end) return;
+    next_grad.load(args.grad_out + at * args.grad_out_stride, lane, columns);
+    next_input.load(args.input + at * args.input_stride, lane, columns);
+    next_mean = args.mean[at];
+    next_rstd = args.rstd[at];
+  };
+  const auto weight_of = [&](int first, float(&values)[size]) {
+    read_pack<T, true>(args.weight, first, columns, values);
+  };
+  load_next(row);
+  for (; row < end; row += Group::per_block) {
+    const Row grad_out = next_grad, input = next_input;
+    const float mean = next_mean, rstd = next_rstd;
+    T* grad_input = args.grad_input + row * args.grad_input_stride;
+    Row old;
+    if (args.accumulate) old.load(grad_input, lane, columns);
+    load_next(row + Group::per_block);
+    float sums[3];
+    row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared);
+    const auto old_of = [&](int k, int first, float(&values)[size]) {
+      if (args.accumulate) return old.at(k, first, columns, values);
+#pragma unroll
+      for (float& value : values) value = 0;
+    };
+    write_row<T, Group>(grad_out, input, columns, mean, rstd, sums, weight_of, old_of, grad_input,
+                        [&](int k, int i, int, float weight_term, float bias_term) {
+                          weight_sums[k][i] += weight_term;
+                          bias_sums[k][i] += bias_term;
+                        });
+  }
+
+  __shared__ float group_sums[Group::per_block > 1 ? 2 * packs * size * Group::lanes : 1];
+  float* partials = args.partials + blockIdx.x * std::int64_t{2} * columns;
+  for (int group = 0; group < Group::per_block; ++group) {
+    if (group == Group::index()) {
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        const int first = Row::first_of(k, lane);
+        if (first >= columns) continue;
+#pragma unroll
+        for (int i = 0; i < size; ++i) {
+          float* slot = group_sums + (2 * k * size + 2 * i) * Group::lanes + lane;
+          float weight_sum = weight_sums[k][i], bias_sum = bias_sums[k][i];
+          if (group > 0) {
+            weight_sum = slot[0] + weight_sum;
+            bias_sum = slot[Group::lanes] + bias_sum;
+          }
+          if (group + 1 < Group::per_block) {
+            slot[0] = weight_sum;
+            slot[Group::lanes] = bias_sum;
+          } else {
+            partials[first + i] = weight_sum;
+            partials[columns + first + i] = bias_sum;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// Rows of any length and alignment: the block's one group of warps reads them twice, and each lane keeps the sums of
+// its columns in the block's partial sums.
+template <class T, int warps>
+__global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(const BackwardArguments<T> args) {
+  using Group = RowGroup<warps>;
+  using Row = StreamedRow<T, Group::lanes>;
+  constexpr int size = packed_size<T>;
+  __shared__ float shared[3 * warps];
+  const int lane = Group::lane(), columns = args.columns;
+  float* partials = args.partials + blockIdx.x * std::int64_t{2} * columns;
+  for (int first = lane * size; first < columns; first += Group::lanes * size) {
+    for (int column = first; column < min(first + size, columns); ++column) {
+      partials[column] = partials[columns + column] = 0;
+    }
+  }
+  const auto weight_of = [&](int first, float(&values)[size]) {
+    read_pack<T, false>(args.weight, first, columns, values);
+  };
+  const std::int64_t begin = blockIdx.x * args.rows_per_block, end = min(args.rows, begin + args.rows_per_block);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const Row grad_out{args.grad_out + row * args.grad_out_stride}, input{args.input + row * args.input_stride};
+    const float mean = args.mean[row];
+    T* grad_input = args.grad_input + row * args.grad_input_stride;
+    float sums[3];
+    row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared);
+    const auto old_of = [&](int, int first, float(&values)[size]) {
+      if (args.accumulate) return read_pack<T, false>(grad_input, first, columns, values);
+      for (float& value : values) value = 0;
+    };
+    write_row<T, Group>(grad_out, input, columns, mean, args.rstd[row], sums, weight_of, old_of, grad_input,
+                        [&](int, int i, int first, float weight_term, float bias_term) {
+                          partials[first + i] += weight_term;
+                          partials[columns + first + i] += bias_term;
+                        });
+  }
+}
+
+// Of the columns of [blocks, 2, columns].
+struct PutGradients {
+  float *weight, *bias;  // bias: optional
+  std::int64_t columns;
+  bool accumulate;
+  __device__ void operator()(std::int64_t column, double sum) const {
+    float* out = column < columns ? weight + column : bias == nullptr ? nullptr : bias + column - columns;
+    if (out != nullptr) *out = static_cast<float>(accumulate ? *out + sum : sum);
+  }
+};
+
+template <class T>
+void launch_backward(const Context& context, const LayerNormBackward& args, const RowBlocks& blocks, float* partials) {
+  BackwardArguments<T> values{};
+  values.grad_out = args.grad_out.as<T>();
+  values.input = args.input.as<T>();
+  values.weight = args.weight.as<T>();
+  values.mean = args.mean.as<float>();
+  values.rstd = args.rstd.as<float>();
+  values.grad_input = args.grad_input.as<T>();
+  values.partials = partials;
+  values.grad_out_stride = args.grad_out.row_stride;
+  values.input_stride = args.input.row_stride;
+  values.grad_input_stride = args.grad_input.row_stride;
+  values.rows = args.input.rows();
+  values.rows_per_block = blocks.size;
+  values.columns = static_cast<int>(args.input.columns());
+  values.accumulate = args.accumulate_input;
+  const bool whole = values.columns % packed_size<T> == 0 && rows_are_packed<T>(args.grad_out) &&
+                     rows_are_packed<T>(args.input) && rows_are_packed<T>(args.weight) &&
+                     rows_are_packed<T>(args.grad_input);
+  dispatch_row_shape<T>(values.columns, whole, [&](auto shape) {
+    constexpr int packs = decltype(shape)::packs, warps = decltype(shape)::warps;
+    const cudaStream_t stream = stream_of(context.stream());
+    const unsigned grid = static_cast<unsigned>(blocks.count);
+    if constexpr (packs == 0) {
+      streamed_backward_kernel<T, warps><<<grid, warp_size * warps, 0, stream>>>(values);
+    } else {
+      layernorm_backward_kernel<T, packs, warps><<<grid, RowGroup<warps>::threads, 0, stream>>>(values);
+    }
+    check_launch("layernorm_backward");
+  });
+}
+
+}  // namespace
+
+std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels) {
+  return Workspace::size(DType::fp32, {RowBlocks::bound(rows), 2, channels});
+}
+
+void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
+  const std::int64_t rows = args.input.rows(), columns = args.input.columns();
+  if (columns == 0) return;
+  require_row_sizes(rows, columns, "layernorm_backward");
+  const DeviceScope device(context);
+  const RowBlocks blocks(rows);
+  const Workspace::Scope scope(workspace);
+  float* partials = workspace.take(DType::fp32, {blocks.count, 2, columns}).as<float>();
+  if (rows > 0) {
+    dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
+      launch_backward<typename decltype(tag)::type>(context, args, blocks, partials);
+    });
+  }
+  add_partials(stream_of(context.stream()), "layernorm_backward: partial sums", partials, blocks.count, 2 * columns,
+               PutGradients{args.grad_weight.as<float>(), args.grad_bias ? args.grad_bias.as<float>() : nullptr,
+                            columns, args.accumulate_weight});
+}
+
+}  // namespace greyhound::cuda

@@ -1,0 +1,154 @@
+// Warps that work on one row together, and the row in their registers. Internal to the CUDA backend.
+#pragma once
+
+#include <greyhound/kernels/cuda/block_reduce.cuh>
+#include <greyhound/kernels/cuda/packed.cuh>
+
+#include <cstdint>
+
+namespace greyhound::cuda {
+
+// A group of one warp, of which a block holds several; or of more warps, which are the block.
+template <int warps>
+struct RowGroup {
+  static constexpr int lanes = warp_size * warps;
+  static constexpr int threads = warps == 1 ? 4 * warp_size : lanes;  // of a block
+  static constexpr int per_block = threads / lanes;
+
+  __device__ static int lane() { return threadIdx.x % lanes; }
+  __device__ static int index() { return threadIdx.x / lanes; }  // of the group in its block
+
+  // Sums each value over the group's lanes in a fixed order; every lane gets the same. All lanes of the group call it.
+  // `shared` has warps * count entries.
+  template <int count>
+  __device__ static void sum(float (&values)[count], float* shared) {
+#pragma unroll
+    for (int offset = warp_size / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (float& value : values) value += __shfl_xor_sync(0xffffffffu, value, offset);
+    }
+    if constexpr (warps > 1) {
+      const int warp = threadIdx.x / warp_size;
+      __syncthreads();  // what an earlier call left has been read
+      if (threadIdx.x % warp_size == 0) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) shared[warp * count + i] = values[i];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        values[i] = 0;
+#pragma unroll
+        for (int w = 0; w < warps; ++w) values[i] += shared[w * count + i];
+      }
+    }
+  }
+};
+
+// A row of full packs, aligned to 16 bytes: lane l of `lanes` holds packs l, l + lanes, ...
+template <class T, int packs, int lanes>
+struct HeldRow {
+  static constexpr bool whole = true;  // no pack reaches beyond the row's end
+  Packed<T> held[packs];
+
+  __device__ static int first_of(int k, int lane) { return (k * lanes + lane) * packed_size<T>; }
+  __device__ void load(const T* row, int lane, int columns) {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      const int first = first_of(k, lane);
+      held[k].bits = first < columns ? *reinterpret_cast<const uint4*>(row + first) : make_uint4(0, 0, 0, 0);
+    }
+  }
+  // The lane's pack k, which begins at column `first`.
+  __device__ void at(int k, int, int, float (&values)[packed_size<T>]) const { unpack(held[k], values); }
+  // body(k, first column, values) for the lane's pack k = 0, 1, ...
+  template <class Body>
+  __device__ void each(int lane, int columns, Body body) const {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      if (first_of(k, lane) >= columns) continue;
+      float values[packed_size<T>];
+      unpack(held[k], values);
+      body(k, first_of(k, lane), values);
+    }
+  }
+};
+
+// Any row, read again at every walk; the same elements to the same lanes.
+template <class T, int lanes>
+struct StreamedRow {
+  static constexpr bool whole = false;
+  const T* row;
+
+  __device__ void load(const T* from, int, int) { row = from; }
+  __device__ void at(int, int first, int columns, float (&values)[packed_size<T>]) const {
+    unpack(load_packed(row, first, columns, is_packed_aligned(row)), values);
+  }
+  template <class Body>
+  __device__ void each(int lane, int columns, Body body) const {
+    const bool aligned = is_packed_aligned(row);
+    int k = 0;
+    for (int first = lane * packed_size<T>; first < columns; first += lanes * packed_size<T>) {
+      float values[packed_size<T>];
+      unpack(load_packed(row, first, columns, aligned), values);
+      body(k++, first, values);
+    }
+  }
+};
+
+// packs 0: a streamed row.
+template <class T, int packs, int lanes>
+struct RowOf {
+  using type = HeldRow<T, packs, lanes>;
+};
+template <class T, int lanes>
+struct RowOf<T, 0, lanes> {
+  using type = StreamedRow<T, lanes>;
+};
+
+// Reads and writes 16 bytes of a row: `whole` rows need no checks.
+template <class T, bool whole>
+__device__ inline void read_pack(const T* row, int first, int columns, float (&values)[packed_size<T>]) {
+  if constexpr (whole) {
+    unpack(Packed<T>{*reinterpret_cast<const uint4*>(row + first)}, values);
+  } else {
+    unpack(load_packed(row, first, columns, is_packed_aligned(row)), values);
+  }
+}
+template <class T, bool whole>
+__device__ inline void write_pack(T* row, int first, int columns, const float (&values)[packed_size<T>]) {
+  if constexpr (whole) {
+    *reinterpret_cast<uint4*>(row + first) = pack<T>(values).bits;
+  } else {
+    store_packed(row, first, columns, is_packed_aligned(row), values);
+  }
+}
+
+template <int packs_, int warps_>
+struct RowShape {
+  static constexpr int packs = packs_, warps = warps_;
+};
+
+// Calls function(RowShape<packs per lane, warps per row>{}); packs 0 where a row does not fit the registers, or is not
+// made of full aligned packs (`whole`). The warps follow from the row's length alone.
+template <class T, class Function>
+void dispatch_row_shape(std::int64_t columns, bool whole, Function&& function) {
+  const std::int64_t packs = (columns + packed_size<T> - 1) / packed_size<T>;
+  if (packs <= 128) {
+    if (!whole) return function(RowShape<0, 1>{});
+    if (packs <= 32) return function(RowShape<1, 1>{});
+    if (packs <= 64) return function(RowShape<2, 1>{});
+    if (packs <= 96) return function(RowShape<3, 1>{});
+    return function(RowShape<4, 1>{});
+  }
+  if (packs <= 512) {
+    if (!whole) return function(RowShape<0, 4>{});
+    if (packs <= 256) return function(RowShape<2, 4>{});
+    if (packs <= 384) return function(RowShape<3, 4>{});
+    return function(RowShape<4, 4>{});
+  }
+  if (!whole || packs > 1024) return function(RowShape<0, 8>{});
+  return function(RowShape<4, 8>{});
+}
+
+}  // namespace greyhound::cuda
