@@ -103,8 +103,11 @@ class Process:
         self.timer = threading.Timer(seconds, self.stop) if seconds else None
         if self.timer:
             self.timer.start()
-        with self.child.stdin as pipe:
-            json.dump(request, pipe)
+        try:
+            with self.child.stdin as pipe:
+                json.dump(request, pipe)
+        except BrokenPipeError:  # it ended before it read anything
+            pass
 
     def stop(self):
         self.timed_out = True
@@ -121,7 +124,7 @@ class Process:
         return f"the process ended with {'signal' if code < 0 else 'code'} {abs(code)}"
 
 
-def run_peer(name, items, options, dtype, repeats, seconds, add):
+def run_peer(name, version, items, options, dtype, repeats, seconds, add):
     """Measures the items with one peer; `add` takes each row. Goes on behind an item that ended the process."""
     deadline = time.monotonic() + seconds if seconds else None
     left = list(enumerate(items))
@@ -129,19 +132,21 @@ def run_peer(name, items, options, dtype, repeats, seconds, add):
     def give_up(number, why):
         item = dataclasses.asdict(items[number])
         item.pop("batch")
-        add({"peer": name, **item, "dtype": dtype, "error": why})
+        add({"peer": name, "version": version, **item, "dtype": dtype, "error": why})
 
     while left:
         remaining = max(deadline - time.monotonic(), 1) if deadline else 0
         process = Process({"peer": name, "device": options.device, "dtype": dtype, "threads": options.threads,
                            "repeats": dataclasses.asdict(repeats),
                            "items": [(number, dataclasses.asdict(item)) for number, item in left]}, remaining)
-        began, cannot = None, None
+        began, cannot, again = None, None, False
         for line in process.lines():
             if line.startswith("BEGIN "):
                 began = int(line.split()[1])
             elif line.startswith("CANNOT "):
                 cannot = line[7:].strip()
+            elif line.startswith("AGAIN"):
+                again = True
             elif line.startswith("ROW "):
                 add(json.loads(line[4:]))
                 left = [entry for entry in left if entry[0] > began]
@@ -152,6 +157,8 @@ def run_peer(name, items, options, dtype, repeats, seconds, add):
             for number, _ in left:
                 give_up(number, "not measured within the time limit")
             return
+        if again:
+            continue
         if began is None:  # it never came to an item: it cannot be loaded
             for number, _ in left:
                 give_up(number, "cannot be loaded: " + (cannot or process.how_it_ended()))
@@ -207,7 +214,7 @@ def main():
         if options.time_limit:
             left = options.time_limit - (time.monotonic() - begin)
             seconds = max(left, 1) / (len(peers) - number)
-        run_peer(name, mine, options, dtype, repeats, seconds, add)
+        run_peer(name, importlib.metadata.version(peer.package), mine, options, dtype, repeats, seconds, add)
     print(f"{len(rows)} rows in {time.monotonic() - begin:.1f} s")
 
 

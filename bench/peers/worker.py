@@ -162,8 +162,13 @@ def main():
             head["error"] = one_line(error)
         print("ROW " + json.dumps(head), file=rows)
         gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        try:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+                torch.cuda.empty_cache()
+        except RuntimeError:  # after a fault on the device nothing works any more in this process
+            print("AGAIN", file=rows)
+            os._exit(1)
 
 
 if __name__ == "__main__":

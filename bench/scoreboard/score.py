@@ -64,8 +64,11 @@ class Implementation:
             timer = threading.Timer(max(deadline - time.monotonic(), 1), child.kill) if deadline else None
             if timer:
                 timer.start()
-            with child.stdin as pipe:
-                json.dump(self.task(left), pipe)
+            try:
+                with child.stdin as pipe:
+                    json.dump(self.task(left), pipe)
+            except BrokenPipeError:  # it ended before it read anything
+                pass
             began = None
             for line in child.stdout:
                 word, _, rest = line.strip().partition(" ")

@@ -26,8 +26,12 @@ judged by one criterion. The right answers are computed in fp64. Made by `bench/
 | – | not in the interface: an option or an operation that it does not have |
 | not run | the run's time limit |
 
+The checks are of this project's choosing: they are the kinds of input that its own tests hold it to, so its own column
+says less than the others.
+
 Each implementation is called with its own defaults through its own interface. What is called wrong here may be what
-its documentation says: PyTorch defines the mean over no rows as NaN, Cut Cross-Entropy leaves out gradients below a
+its documentation says: PyTorch defines the mean over no rows as NaN and gives
+log-probabilities in the logits' dtype, Cut Cross-Entropy leaves out gradients below a
 threshold on purpose, Liger writes the gradient over the logits to save memory. Whoever relies on such a kind of input
 has to know it all the same.
 """
