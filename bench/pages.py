@@ -88,8 +88,8 @@ def linear(results):
                      number(alone["milliseconds"]), f"{alone['ratio']:.2f}", f"{full['workspace_bytes'] / 2**20:.0f}"])
     lines = [f"{n} tokens, {rows[0]['dtype']}, default plan, tuned; the ratio is to the bare products of the unchunked "
              "shape:", ""]
-    lines += table(["D", "V", "loss and gradients, ms", "ratio", "TFLOP/s", "loss alone, ms", "ratio", "workspace, MiB"],
-                   body)
+    lines += table(["D", "V", "loss and gradients, ms", "ratio", "TFLOP/s", "loss alone, ms", "ratio",
+                    "workspace, MiB"], body)
     budgets = [row for row in results.select(operation=operation, who=OURS, mode="forward+backward")
                if row["budget"] != "default"]
     if budgets:
@@ -97,8 +97,8 @@ def linear(results):
         body = []
         for d, v in sorted({(row["D"], row["V"]) for row in budgets}):
             cells = [row for name in names for row in budgets if (row["D"], row["V"], row["budget"]) == (d, v, name)]
-            body.append([str(d), str(v)] + [f"{number(row['milliseconds'])} ms, {row['workspace_bytes'] / 2**20:.0f} MiB, "
-                                            f"{row['chunks']} chunks" for row in cells])
+            body.append([str(d), str(v)] + [f"{number(row['milliseconds'])} ms, {row['workspace_bytes'] / 2**20:.0f} "
+                                            f"MiB, {row['chunks']} chunks" for row in cells])
         lines += ["", "With a workspace budget of a part of the full logits, plus 64 MiB, loss and gradients:", ""]
         lines += table(["D", "V"] + names, body)
     return lines + peers(results, [(n, d, v) for d, v in shapes], operation=operation, mode="forward+backward", N=n)
@@ -108,8 +108,8 @@ def pages(results):
     """path -> lines between the marks."""
     operations = {
         "chunked_linear_cross_entropy": (linear(results), ["linear_time.svg", "linear_memory.svg"]),
-        "cross_entropy_with_grad": (row_operation(results, "cross_entropy_with_grad", "forward+backward", "device copy"),
-                                    ["bandwidth.svg"]),
+        "cross_entropy_with_grad": (row_operation(results, "cross_entropy_with_grad", "forward+backward",
+                                                  "device copy"), ["bandwidth.svg"]),
         "selective_log_softmax": (row_operation(results, "selective_log_softmax", "forward", "half a device copy"),
                                   ["bandwidth.svg"]),
     }
@@ -118,8 +118,9 @@ def pages(results):
     made, gathered = {}, []
     for name, (lines, figures) in operations.items():
         pictures = [figure(picture, texts[picture], "../figures/") for picture in figures]
-        made[DOCS / "operations" / f"{name}.md"] = (["", "## Measured", ""] + sources(results, "../../") + [""] + lines +
-                                                    [""] + [line for picture in pictures for line in picture] + [""])
+        shown = [""] + [line for picture in pictures for line in picture] + [""]
+        head = ["", "## Measured", ""] + sources(results, "../../") + [""]
+        made[DOCS / "operations" / f"{name}.md"] = head + lines + shown
         gathered += ["", f"### {name}", ""] + lines
     pictures = [line for picture in texts for line in figure(picture, texts[picture], "figures/") + [""]]
     made[DOCS / "performance.md"] = [""] + sources(results, "../") + [""] + pictures + gathered[1:] + [""]

@@ -142,8 +142,8 @@ def linear_memory(results, folder, vocab=128256):
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.xaxis.set_minor_formatter(NullFormatter())
     axes[0][0].set_ylabel("milliseconds")
-    notes = ["Greyhound's points: the default plan, and workspace budgets of 1/2, 1/4 and 1/8 of the logits plus 64 MiB. "
-             "The peers' memory is that of a call after others: what they allocate once is not counted. "
+    notes = ["Greyhound's points: the default plan, and workspace budgets of 1/2, 1/4 and 1/8 of the logits plus 64 "
+             "MiB. The peers' memory is that of a call after others: what they allocate once is not counted. "
              "Less than 1 MiB is drawn at 1 MiB."]
     finish(figure, axes[0], f"Time against memory, loss and both gradients, V = {vocab}, {rows[0]['dtype']}", results,
            folder / "linear_memory.svg", notes)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from adapters import METHODS, PEERS  # noqa: E402
+from adapters import PEERS  # noqa: E402
 from harness import compare, fill_normal, peak_memory, random_indices  # noqa: E402
 from shapes import Item, Repeats  # noqa: E402
 
@@ -70,7 +70,7 @@ class LinearProblem:
         self.weight = fill_normal(torch.empty(v, d, dtype=dtype, device=device), d**-0.5, 2)
         self.targets = random_indices((n,), v, 3, device)
         self.peer, self.item, self.device = peer, item, device
-        # The floor's buffers: the gradient is that of these very logits, since numbers of another kind draw another power.
+        # The floor's buffers. The gradient is that of these very logits: numbers of another kind draw another power.
         self.logits = self.inputs @ self.weight.T
         self.grad_input = torch.empty_like(self.inputs)
         self.grad_weight = torch.empty(v, d, dtype=torch.float32, device=device)

@@ -246,8 +246,8 @@ class SelectiveCall : public Call {
   void enqueue() override {
     loss::selective_log_softmax(context_, logits_.tensor(), index_.tensor(), out_.tensor(), {}, lse_.tensor());
     if (!gradient_) return;
-    loss::selective_log_softmax_backward(context_, upstream_.tensor(), index_.tensor(), logits_.tensor(),
-                                         lse_.tensor(), gradient_.tensor());
+    loss::selective_log_softmax_backward(context_, upstream_.tensor(), index_.tensor(), logits_.tensor(), lse_.tensor(),
+                                         gradient_.tensor());
   }
 
   Json loss() override {

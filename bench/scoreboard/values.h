@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 double to_number(const Json& json);
 Json to_json(double value);
 
-// {"values": [...]}, {"fill": c} or {"hash": seed, "scale": s} (about uniform in [-s, s), the same in Python), each with
-// "set": [[element, value], ...] over it.
+// {"values": [...]}, {"fill": c} or {"hash": seed, "scale": s} (about uniform in [-s, s), the same in Python), each
+// with "set": [[element, value], ...] over it.
 std::vector<double> numbers(const Json& spec, std::int64_t count);
 // The same for class indices: {"hash": seed, "below": V}.
 std::vector<std::int64_t> indices(const Json& spec, std::int64_t count);
