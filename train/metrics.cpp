@@ -27,10 +27,10 @@ std::string to_json(const StepMetrics& metrics) {
   line["grad_norm"] = metrics.grad_norm;
   line["tokens_per_second"] = metrics.tokens_per_second;
   line["step_ms"] = metrics.step_ms;
+  line["comm_ms"] = metrics.comm_ms;
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
   line["skipped_steps"] = metrics.skipped_steps;
   line["ranks"] = metrics.ranks;
-  line["comm_ms"] = metrics.comm_ms;
   return line.dump();
 }
 
