@@ -4,9 +4,11 @@
 #include <greyhound/train/yaml_reader.h>
 
 #include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <map>
+#include <sstream>
 
 namespace greyhound {
 namespace {
@@ -16,9 +18,42 @@ std::string place(const std::string& name, const YAML::Mark& mark) {
   return concat(name, ":", mark.line + 1, ":", mark.column + 1);
 }
 
-std::vector<YAML::Node> load_documents(const std::string& text, const std::string& name) {
+class IgnoreEvents final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Up to two. For some texts, such as ",@", yaml-cpp finds one empty document after the other for ever: nobody may ask
+// for all.
+int count_documents(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  IgnoreEvents ignore;
+  int count = 0;
+  while (count < 2 && parser.HandleNextDocument(ignore)) ++count;
+  return count;
+}
+
+// The only document; none when there is none, or more.
+struct Document {
+  int count = 0;  // up to two
+  YAML::Node root;
+};
+
+Document load_document(const std::string& text, const std::string& name) {
   try {
-    return YAML::LoadAll(text);
+    Document document;
+    document.count = count_documents(text);
+    if (document.count == 1) document.root = YAML::Load(text);
+    return document;
   } catch (const YAML::DeepRecursion& error) {
     throw_usage(place(name, error.mark), ": bad YAML: nested too deeply, expected sections with keys below them");
   } catch (const YAML::Exception& error) {
@@ -98,10 +133,10 @@ void read_section(const std::string& section, const std::string& section_where, 
 }  // namespace
 
 std::vector<YamlEntry> read_yaml(const std::string& text, const std::string& name) {
-  const std::vector<YAML::Node> documents = load_documents(text, name);
-  if (documents.empty()) return {};
-  require(documents.size() == 1, name, ": expected one YAML document, found ", documents.size());
-  const YAML::Node& root = documents.front();
+  const Document document = load_document(text, name);
+  if (document.count == 0) return {};
+  require(document.count == 1, name, ": expected one YAML document, found more");
+  const YAML::Node& root = document.root;
   if (root.IsNull()) return {};
   require(root.IsMap(), place(name, root.Mark()), ": expected sections such as `model:`, got ", kind_of(root));
 
@@ -127,10 +162,10 @@ YamlEntry read_yaml_scalar(const std::string& text, const std::string& where) {
   entry.text = text;
   const bool starts_quoted = !text.empty() && (text.front() == '"' || text.front() == '\'');
   if (!starts_quoted) return entry;  // as typed: a shell already has rules enough
-  const std::vector<YAML::Node> documents = load_documents(text, where);
-  require(documents.size() == 1 && documents.front().IsScalar(), where, ": expected one value, got ", one_line(text));
-  require_closed(documents.front(), text, where);
-  entry.text = documents.front().Scalar();
+  const Document document = load_document(text, where);
+  require(document.count == 1 && document.root.IsScalar(), where, ": expected one value, got ", one_line(text));
+  require_closed(document.root, text, where);
+  entry.text = document.root.Scalar();
   entry.quoted = true;
   return entry;
 }

@@ -88,6 +88,7 @@ void make_seeds(const std::string& folder) {
 
   const std::string configs = make_folder(folder, "config_yaml");
   write_atomically(configs + "/defaults", to_yaml(default_config()));
+  write_atomically(configs + "/endless", ",@");  // documents without end, for yaml-cpp
   write_atomically(configs + "/flow", "model: {n_layer: 2, n_head: 3, n_embd: 12}\ndata: {train: a.txt} # c\n");
 
   CheckpointInfo info;
