@@ -10,15 +10,18 @@
 
 namespace greyhound {
 
+class ContentHash;
+
 struct NamedTensor {
   std::string name;
   ConstTensor tensor;  // contiguous, in host memory
 };
 
 // Writes to a temporary file beside `path`, syncs it and renames it: `path` holds the old contents or all of the new
-// ones. Throws a runtime Error that names the path; a failure leaves no temporary file.
+// ones. Throws a runtime Error that names the path; a failure leaves no temporary file. `hash` is given all bytes of
+// the file.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {}, ContentHash* hash = nullptr);
 
 // A memory-mapped file. Header length, offsets, shapes and dtypes are checked against the file's size before anything
 // is used; a malformed file is a runtime Error of one line (path, expected, found). The views last as long as the

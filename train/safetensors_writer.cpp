@@ -1,4 +1,5 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/content_hash.h>
 #include <greyhound/train/file_io.h>
 #include <greyhound/train/safetensors.h>
 #include <greyhound/train/safetensors_format.h>
@@ -9,7 +10,7 @@
 namespace greyhound {
 
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, ContentHash* hash) {
   // Wide elements first keeps every tensor aligned to its element, which readers that map the file rely on.
   std::vector<const NamedTensor*> ordered;
   for (const NamedTensor& named : tensors) ordered.push_back(&named);
@@ -38,9 +39,13 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
   const std::uint64_t length = text.size();
 
   write_atomically(path, [&](const ByteSink& sink) {
-    sink(&length, sizeof length);
-    sink(text.data(), text.size());
-    for (const NamedTensor* named : ordered) sink(named->tensor.data, named->tensor.bytes());
+    const auto put = [&](const void* data, std::size_t bytes) {
+      sink(data, bytes);
+      if (hash != nullptr) hash->add({static_cast<const char*>(data), bytes});
+    };
+    put(&length, sizeof length);
+    put(text.data(), text.size());
+    for (const NamedTensor* named : ordered) put(named->tensor.data, named->tensor.bytes());
   });
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("metrics: a run that goes on keeps the lines up to its step, and nothi
   CHECK(read_file(path) == line(1));
   CHECK(read_file(path + ".old") == edited);
   edited = line(1);
-  edited.insert(edited.size() - 1, "\r");
+  edited.insert(edited.size() - 1, 1, '\r');
   write_file(path, edited + line(2));
   CHECK(MetricsFile(path, 2).last_step() == 2);
 }
