@@ -95,13 +95,10 @@ struct Found {
 
 // Throws an Error unless this run may write there.
 Found look_into(const RunDir& run_dir, const TrainOptions& options) {
-  const RunDir::Existing policy = options.resume      ? RunDir::Existing::resume
-                                  : options.overwrite ? RunDir::Existing::overwrite
-                                                      : RunDir::Existing::refuse;
   Found found;
   std::error_code ignored;
   if (std::filesystem::is_directory(run_dir.path(), ignored)) found.lock = std::make_shared<FolderLock>(run_dir.path());
-  run_dir.check(policy);
+  run_dir.check(options.resume || options.overwrite);
   if (!options.resume) return found;
   std::vector<std::string> warnings;
   found.checkpoint = CheckpointFolder(run_dir).newest(warnings);
@@ -146,7 +143,8 @@ void train_command(const TrainOptions& options) {
       plan_batch(config.train.micro_batch, config.train.batch_tokens, config.model.block_size, communicator->size());
   const bool resumed = broadcast(checkpoint ? 1 : 0, device.context, *communicator) != 0;
   RunData data = open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
-  const CheckpointInfo info = describe_run(config, batch, data.tokenizer, data_files(config));
+  CheckpointInfo info;  // of the root rank: no other compares or saves
+  if (communicator->is_root()) info = describe_run(config, batch, data.tokenizer, data_files(config));
   if (checkpoint) {
     require_same_run(*checkpoint, info, run_dir);
     const CheckpointFolder checkpoints(run_dir);
