@@ -36,28 +36,18 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 void CheckpointSaver::save() {
-  try {
-    finish();  // of the last one, whose snapshot is about to be overwritten
-  } catch (const std::exception& error) {
-    failed(error.what());
-  }
-  try {
+  attempt([this] { finish(); });  // the last one, whose snapshot is about to be overwritten
+  attempt([this] {
     take_snapshot();
-    background_ =
-        std::async(saves_in_background(config_) ? std::launch::async : std::launch::deferred, [this] { write(); });
-    if (!saves_in_background(config_)) finish();
-  } catch (const std::exception& error) {
-    failed(error.what());
-  }
+    const bool background = saves_in_background(config_);
+    background_ = std::async(background ? std::launch::async : std::launch::deferred, [this] { write(); });
+    if (!background) finish();
+  });
 }
 
 void CheckpointSaver::check() {
   if (!background_.valid() || background_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-  try {
-    finish();
-  } catch (const std::exception& error) {
-    failed(error.what());
-  }
+  attempt([this] { finish(); });
 }
 
 void CheckpointSaver::save_now() {
@@ -104,10 +94,14 @@ void CheckpointSaver::find_folder() {
 
 void CheckpointSaver::write() { folder_.save(info_, parameters_, snapshot_.tensors(), config_.checkpoint.keep); }
 
-void CheckpointSaver::failed(const std::string& what) const {
-  const std::string message = concat("the checkpoint of step ", info_.step, " was not saved: ", what);
-  if (config_.checkpoint.on_error == OnError::stop) throw_runtime(message);
-  spdlog::warn("{}", message);
+void CheckpointSaver::attempt(const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    const std::string message = concat("the checkpoint of step ", info_.step, " was not saved: ", error.what());
+    if (config_.checkpoint.on_error == OnError::stop) throw_runtime(message);
+    spdlog::warn("{}", message);
+  }
 }
 
 std::int64_t checkpoint_snapshot_bytes(const Config& config, const ParameterList& parameters) {

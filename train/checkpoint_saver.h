@@ -42,8 +42,8 @@ class CheckpointSaver {
   void write();   // the snapshot
   void finish();  // waits for the background, throws what it threw
   void take_snapshot();
-  void find_folder();  // makes it again when it is gone
-  void failed(const std::string& what) const;
+  void find_folder();                                     // makes it again when it is gone
+  void attempt(const std::function<void()>& work) const;  // what it throws is treated as checkpoint.on_error says
 
   Config config_;
   RunDir run_dir_;

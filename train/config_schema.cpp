@@ -93,8 +93,9 @@ struct Entry {
 template <class Section>
 class Keys {
  public:
-  Keys(std::vector<ConfigKey>& table, const char* name, Section Config::*section)
-      : table_(table), name_(name), section_(section) {}
+  // free_on_resume: of all keys of the section.
+  Keys(std::vector<ConfigKey>& table, const char* name, Section Config::*section, bool free_on_resume = false)
+      : table_(table), name_(name), section_(section), free_on_resume_(free_on_resume) {}
 
   template <class Type>
   Entry operator()(const char* key, Type Section::*member, std::type_identity_t<Type> default_value,
@@ -104,6 +105,7 @@ class Keys {
     entry.key = key;
     entry.default_value = to_value(default_value);
     entry.meaning = meaning;
+    entry.free_on_resume = free_on_resume_;
     if constexpr (std::is_enum_v<Type>) {
       for (const auto& [word, value] : words<Type>) entry.choices.push_back(word);
     }
@@ -120,6 +122,7 @@ class Keys {
   std::vector<ConfigKey>& table_;
   const char* name_;
   Section Config::*section_;
+  bool free_on_resume_;
 };
 
 std::vector<ConfigKey> make_schema() {
@@ -248,55 +251,38 @@ std::vector<ConfigKey> make_schema() {
         .free_on_resume();
   }
   {
-    Keys key(table, "eval", &Config::eval);
+    Keys key(table, "eval", &Config::eval, true);
     using S = Config::Eval;
-    key("every", &S::every, 250, "steps between evaluations; 0: never")
-        .range(0, whole)
-        .also({"interval"})
-        .free_on_resume();
+    key("every", &S::every, 250, "steps between evaluations; 0: never").range(0, whole).also({"interval"});
     key("batches", &S::batches, 20, "batches of micro_batch rows of an evaluation; 0: the whole split")
         .range(0, large)
-        .also({"iters", "steps"})
-        .free_on_resume();
+        .also({"iters", "steps"});
   }
   {
-    Keys key(table, "sample", &Config::sample);
+    Keys key(table, "sample", &Config::sample, true);
     using S = Config::Sample;
-    key("every", &S::every, 0, "steps between samples; 0: never").range(0, whole).also({"interval"}).free_on_resume();
-    key("tokens", &S::tokens, 200, "tokens of a sample")
-        .range(1, large)
-        .also({"max_new_tokens", "length"})
-        .free_on_resume();
-    key("temperature", &S::temperature, 1, "divides the logits; 0 takes the most likely token")
-        .range(0, large)
-        .free_on_resume();
-    key("top_k", &S::top_k, 0, "draws among this many most likely tokens; 0: all").range(0, most_ids).free_on_resume();
-    key("prompt", &S::prompt, "", "text that a sample starts from; empty: the start of a line").free_on_resume();
+    key("every", &S::every, 0, "steps between samples; 0: never").range(0, whole).also({"interval"});
+    key("tokens", &S::tokens, 200, "tokens of a sample").range(1, large).also({"max_new_tokens", "length"});
+    key("temperature", &S::temperature, 1, "divides the logits; 0 takes the most likely token").range(0, large);
+    key("top_k", &S::top_k, 0, "draws among this many most likely tokens; 0: all").range(0, most_ids);
+    key("prompt", &S::prompt, "", "text that a sample starts from; empty: the start of a line");
   }
   {
-    Keys key(table, "checkpoint", &Config::checkpoint);
+    Keys key(table, "checkpoint", &Config::checkpoint, true);
     using S = Config::Checkpoint;
     key("every", &S::every, 0, "steps between checkpoints; 0: only at the end")
         .range(0, whole)
-        .also({"interval", "save_every"})
-        .free_on_resume();
+        .also({"interval", "save_every"});
     key("keep", &S::keep, 2, "the newest so many checkpoints are kept; 0: all")
         .range(0, whole)
-        .also({"keep_last", "max_to_keep", "total_limit"})
-        .free_on_resume();
-    key("background", &S::background, true, "checkpoints are written while training goes on")
-        .also({"async"})
-        .free_on_resume();
-    key("on_error", &S::on_error, OnError::warn, "when a file of the run cannot be written: warn and go on, or stop")
-        .free_on_resume();
+        .also({"keep_last", "max_to_keep", "total_limit"});
+    key("background", &S::background, true, "checkpoints are written while training goes on").also({"async"});
+    key("on_error", &S::on_error, OnError::warn, "when a file of the run cannot be written: warn and go on, or stop");
   }
   {
-    Keys key(table, "log", &Config::log);
+    Keys key(table, "log", &Config::log, true);
     using S = Config::Log;
-    key("every", &S::every, 10, "steps between log lines; 0: never")
-        .range(0, whole)
-        .also({"interval", "log_every"})
-        .free_on_resume();
+    key("every", &S::every, 10, "steps between log lines; 0: never").range(0, whole).also({"interval", "log_every"});
   }
   return table;
 }

@@ -84,8 +84,8 @@ FolderLock::FolderLock(const std::string& folder) {
 }
 
 bool FolderLock::is_at(const std::string& folder) const {
-  struct stat locked {
-  }, found{};
+  struct stat locked {};
+  struct stat found {};
   return ::fstat(descriptor_, &locked) == 0 && ::stat(folder.c_str(), &found) == 0 && locked.st_dev == found.st_dev &&
          locked.st_ino == found.st_ino;
 }

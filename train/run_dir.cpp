@@ -48,14 +48,14 @@ std::vector<std::string> RunDir::existing() const {
   return found;
 }
 
-void RunDir::check(Existing existing_run) const {
+void RunDir::check(bool may_hold_run) const {
   require(!path_.empty(), "run.dir: is empty; name the folder of the run");
   std::error_code ignored;
   if (fs::exists(path_, ignored) && !fs::is_directory(path_, ignored)) {
     throw_runtime("run.dir ", path_, ": is a file, not a folder");
   }
   const std::vector<std::string> files = existing();
-  require(files.empty() || existing_run != Existing::refuse, "run.dir ", path_, ": already holds a run (",
+  require(files.empty() || may_hold_run, "run.dir ", path_, ": already holds a run (",
           files.empty() ? "" : fs::path(files[0]).filename().string(),
           "); choose another run.dir, go on with it by --resume, or replace it with --overwrite");
   if (fs::is_symlink(checkpoints(), ignored) && !fs::exists(checkpoints(), ignored)) {

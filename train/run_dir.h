@@ -21,15 +21,9 @@ class RunDir {
   // Files of a run that are there now.
   std::vector<std::string> existing() const;
 
-  // What is to happen with a run that the folder holds.
-  enum class Existing {
-    refuse,     // a usage Error
-    overwrite,  // replaced
-    resume,     // it goes on
-  };
-  // Throws when the folder holds what is not wanted (usage Error) or a file cannot be made in it (runtime Error).
-  // Leaves nothing behind, not even a folder: it is asked long before there is something to write.
-  void check(Existing existing_run) const;
+  // Throws when the folder holds a run (usage Error, unless `may_hold_run`) or a file cannot be made in it (runtime
+  // Error). Leaves nothing behind, not even a folder: it is asked long before there is something to write.
+  void check(bool may_hold_run) const;
 
   // Makes the folder, and leaves what is there.
   void make_folder() const;

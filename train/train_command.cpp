@@ -96,13 +96,10 @@ struct Found {
 
 // Throws an Error unless this run may write there.
 Found look_into(const RunDir& run_dir, const TrainOptions& options) {
-  const RunDir::Existing policy = options.resume      ? RunDir::Existing::resume
-                                  : options.overwrite ? RunDir::Existing::overwrite
-                                                      : RunDir::Existing::refuse;
   Found found;
   std::error_code ignored;
   if (std::filesystem::is_directory(run_dir.path(), ignored)) found.lock = std::make_shared<FolderLock>(run_dir.path());
-  run_dir.check(policy);
+  run_dir.check(options.resume || options.overwrite);
   if (!options.resume) return found;
   std::vector<std::string> warnings;
   found.checkpoint = CheckpointFolder(run_dir).newest(warnings);
@@ -168,8 +165,10 @@ void train_command(const TrainOptions& options) {
   RunData data = get_together(*communicator, [&] {
     return open_run_data(config, batch, *communicator, known_tokenizer(config, run_dir, resumed));
   });
-  const CheckpointInfo info =
-      get_together(*communicator, [&] { return describe_run(config, batch, data.tokenizer, data_files(config)); });
+  const CheckpointInfo info = get_together(*communicator, [&] {  // of the root rank: no other compares or saves
+    if (!communicator->is_root()) return CheckpointInfo();
+    return describe_run(config, batch, data.tokenizer, data_files(config));
+  });
   run_together(*communicator, [&] {
     if (found.checkpoint) go_on_with(*found.checkpoint, info, config, run_dir);
   });

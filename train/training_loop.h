@@ -23,7 +23,7 @@ bool stop_agreed(const StopRequest& stop, const Context& context, Communicator& 
 struct RunStart {
   RunDir run_dir;
   std::shared_ptr<FolderLock> lock;      // of the root rank
-  CheckpointInfo info;                   // describe_run()
+  CheckpointInfo info;                   // of the root rank: describe_run()
   std::function<void()> make_run_files;  // in a folder that is there or not; see CheckpointSaver
   bool resumed = false;                  // the same on every rank
   std::optional<Checkpoint> checkpoint;  // of the root rank, when resumed

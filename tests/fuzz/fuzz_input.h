@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -32,6 +34,21 @@ class InputFile {
 
  private:
   int descriptor_;
+};
+
+// A folder that goes when the program ends.
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "greyhound-fuzz-XXXXXX").string();
+  Folder() {
+    if (::mkdtemp(path.data()) == nullptr) std::abort();
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+
+  void write(const std::string& name, std::string_view contents) const {
+    std::FILE* file = std::fopen((path + "/" + name).c_str(), "wb");
+    if (file == nullptr || std::fwrite(contents.data(), 1, contents.size(), file) != contents.size()) std::abort();
+    std::fclose(file);
+  }
 };
 
 // An Error of one line is a right answer to a malformed file; anything else ends the program.

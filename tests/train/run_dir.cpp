@@ -12,11 +12,11 @@ namespace fs = std::filesystem;
 TEST_CASE("run folder: the check leaves nothing behind") {
   const TemporaryFolder folder;
   const RunDir run(folder / "a/b/c");
-  run.check(RunDir::Existing::refuse);
+  run.check(false);
   CHECK_FALSE(fs::exists(folder / "a"));
   run.make_folder();
   CHECK(fs::is_directory(folder / "a/b/c"));
-  run.check(RunDir::Existing::refuse);
+  run.check(false);
   CHECK(fs::is_empty(folder / "a/b/c"));
 }
 
@@ -26,11 +26,11 @@ TEST_CASE("run folder: a run that is there is refused, or replaced without touch
   run.make_folder();
   write_file(run.metrics(), "{}\n");
   write_file(folder / "run/notes.txt", "mine");
-  const std::string refused = error_of([&] { run.check(RunDir::Existing::refuse); });
+  const std::string refused = error_of([&] { run.check(false); });
   CHECK(contains(refused, "2: "));
   CHECK(contains(refused, "metrics.jsonl"));
   CHECK(contains(refused, "--overwrite"));
-  run.check(RunDir::Existing::overwrite);
+  run.check(true);
   CHECK(read_file(run.metrics()) == "{}\n");
   write_file(run.weights(), "old");
   run.remove_files();
@@ -45,7 +45,7 @@ TEST_CASE("run folder: one that cannot be written is an error that names it") {
   write_file(folder / "file", "x");
   for (const std::string& path : {folder / "file", folder / "file/run", std::string("/proc/greyhound/run")}) {
     CAPTURE(path);
-    const std::string message = error_of([&] { RunDir(path).check(RunDir::Existing::refuse); });
+    const std::string message = error_of([&] { RunDir(path).check(false); });
     CHECK(contains(message, "1: run.dir " + path));
   }
 }
