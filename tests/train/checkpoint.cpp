@@ -16,12 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-StateCopy state_of(ToyRun& run) {
-  StateCopy copy;
-  run.trainer->visit_state(copy);
-  return copy;
-}
-
 CheckpointInfo info_of(const ToyRun& run, const StateSnapshot& snapshot) {
   CheckpointInfo info = describe_run(run.config, run.batch, run.data.tokenizer, {});
   info.step = run.trainer->steps();
@@ -63,7 +57,8 @@ struct SavedRun {
 
 }  // namespace
 
-TEST_CASE("checkpoint: what was saved is restored to the bit, and training goes on as if nothing had happened") {
+TEST_CASE_ON_EACH_BACKEND(
+    "checkpoint: what was saved is restored to the bit, and training goes on as if nothing had happened") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
     const TemporaryFolder folder;

@@ -42,10 +42,10 @@ const std::vector<std::vector<std::string>> ways = {{"checkpoint.every=1"},
 
 }  // namespace
 
-TEST_CASE("saving: in the background the state is that of the moment, whatever training does meanwhile") {
+TEST_CASE_ON_EACH_BACKEND(
+    "saving: in the background the state is that of the moment, whatever training does meanwhile") {
   SavingRun saving({"checkpoint.every=1"});
-  StateCopy at_save;
-  saving.run.trainer->visit_state(at_save);
+  const StateCopy at_save = state_of(saving.run);
   saving.saver.save();
   for (int step = 0; step < 3; ++step) saving.run.trainer->step();
   saving.saver.save();  // waits for the first
@@ -55,9 +55,7 @@ TEST_CASE("saving: in the background the state is that of the moment, whatever t
   ToyRun other(saving.run.config);
   Checkpoint(CheckpointFolder(saving.run_dir).path(1))
       .restore(other.context, other.buffers.model.parameters(), *other.trainer);
-  StateCopy restored;
-  other.trainer->visit_state(restored);
-  CHECK(restored == at_save);
+  CHECK(state_of(other) == at_save);
 }
 
 TEST_CASE("saving: a failure is a warning or the end, as the run says, and the next save works") {

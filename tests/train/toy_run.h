@@ -125,4 +125,10 @@ class StateCopy final : public StateVisitor {
   std::map<std::string, std::vector<std::byte>> values_;
 };
 
+inline StateCopy state_of(ToyRun& run) {
+  StateCopy copy(run.context);
+  run.trainer->visit_state(copy);
+  return copy;
+}
+
 }  // namespace greyhound::testing

@@ -47,12 +47,6 @@ void poison(ToyRun& run, const std::string& parameter) {
   run.context.synchronize();
 }
 
-StateCopy state_of(ToyRun& run) {
-  StateCopy copy(run.context);
-  run.trainer->visit_state(copy);
-  return copy;
-}
-
 }  // namespace
 
 TEST_CASE_ON_EACH_BACKEND(
