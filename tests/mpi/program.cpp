@@ -69,7 +69,7 @@ void check_curve(const std::string& device, const std::vector<int>& numbers_of_r
       CHECK(std::abs(found["loss"].get<double>() - expected["loss"].get<double>()) <= 1e-5);
       for (const char* key : {"step", "tokens", "epoch", "lr"}) CHECK(found[key] == expected[key]);
       CHECK(found["ranks"] == ranks);
-      CHECK(found["comm_ms"].get<double>() > 0);
+      CHECK(found["comm_ms"].get<double>() >= (device == "run.device=cpu" ? 1e-9 : 0));  // a GPU may hide all of it
       CHECK(expected["comm_ms"] == 0);
     }
     for (const std::size_t step : {9, 19}) {
