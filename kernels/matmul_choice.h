@@ -32,6 +32,8 @@ struct MatmulKey {
     align_to,
     bias,            // whether there is one
     device_scalars,  // whether alpha and beta are read from the device
+    activation,      // made by the library: an Activation
+    ld_pre,          // of pre_activation; 0: not given
     fields
   };
 
@@ -57,6 +59,7 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text);
 
 namespace cuda {
 void tune_matmul(const Context&, const Matmul&, Workspace&);
+void tune_new_matmuls(const Context&, bool on);
 std::vector<MatmulChoice> matmul_choices(const Context&);
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&);
 }  // namespace cuda
