@@ -4,7 +4,6 @@
 #include "step_report.h"
 
 #include <greyhound/core/device_info.h>
-#include <greyhound/kernels/matmul_choices.h>
 #include <greyhound/train/gpu_peak.h>
 #include <greyhound/train/memory_report.h>
 #include <greyhound/train/trainer.h>
@@ -63,8 +62,6 @@ Config config_of(const StepOptions& options, bool cuda) {
   return config;
 }
 
-using Clock = std::chrono::steady_clock;
-
 // A training run on made-up tokens, as `greyhound train` would make it.
 struct Run {
   Run(const Context& given, const Config& given_config)
@@ -87,10 +84,7 @@ struct Run {
   std::vector<double> time(
       int steps, const std::function<void()>& begin_step = [] {}) {
     std::vector<double> times;
-    const auto finish = [&] {
-      times.push_back(1e3 * trainer->finish_step().seconds);
-      if (times.size() == 1) first_finished = Clock::now();
-    };
+    const auto finish = [&] { times.push_back(1e3 * trainer->finish_step().seconds); };
     for (int step = 0; step < steps; ++step) {
       begin_step();
       trainer->start_step();
@@ -107,7 +101,6 @@ struct Run {
   TrainingBuffers buffers;
   std::unique_ptr<Communicator> communicator = make_single_rank();
   std::optional<Trainer> trainer;
-  Clock::time_point first_finished;  // of the last time()
 };
 
 // The parts of a step, over a few steps whose operators are observed.
@@ -166,17 +159,13 @@ void step(const Context& context, const StepOptions& options, const Facts& facts
   }
   if (cuda) report.peak_flops = bf16_peak_flops(cuda_device_info(context.device().index).name).value_or(0);
 
-  if (options.tune) {
-    const TuneNewMatmuls tuning(context);
-    run.time(1);
-  }
   run.time(2);  // makes what is made once
   const double one = run.time(1).front();
   report.steps = static_cast<int>(std::clamp(1e3 * options.seconds / one, 3.0, 200.0));
-  // The first step waits for the host to read its data; the others find theirs there.
-  std::vector<double> times = run.time(1 + report.steps);
-  const double seconds = std::chrono::duration<double>(Clock::now() - run.first_finished).count();
-  times.erase(times.begin());
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  std::vector<double> times = run.time(report.steps);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   report.tokens_per_second = report.tokens() * report.steps / seconds;
   std::sort(times.begin(), times.end());
   const auto at = [&](double fraction) {

@@ -13,7 +13,6 @@ struct StepOptions {
   // What is not given is the model's.
   std::int64_t micro_batch = 0, block = 0, accumulation = 0;
   std::string recompute, precision;
-  bool tune = false;    // the products' algorithms, by one step before all others
   double seconds = 10;  // of timed steps, about
   std::string json;     // where to write the figures; empty: nowhere
 };

@@ -59,7 +59,6 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text);
 
 namespace cuda {
 void tune_matmul(const Context&, const Matmul&, Workspace&);
-void tune_new_matmuls(const Context&, bool on);
 std::vector<MatmulChoice> matmul_choices(const Context&);
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&);
 }  // namespace cuda

@@ -171,16 +171,6 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text) {
   return choices;
 }
 
-TuneNewMatmuls::TuneNewMatmuls(const Context& context) : context_(context) {
-  run_on_device(
-      context_, [] {}, [&] { cuda::tune_new_matmuls(context_, true); });
-}
-
-TuneNewMatmuls::~TuneNewMatmuls() {
-  run_on_device(
-      context_, [] {}, [&] { cuda::tune_new_matmuls(context_, false); });
-}
-
 std::string save_matmul_choices(const Context& context) {
   std::string text;
   run_on_device(

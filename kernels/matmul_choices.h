@@ -22,20 +22,6 @@ namespace greyhound {
 // capture (a usage Error). Throws as matmul does.
 GREYHOUND_API void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace);
 
-// While one lives, each matmul on the context (and its copies) tunes first what has no choice yet, as tune_matmul does:
-// a model tunes all of its products by one pass over a batch. What that pass computes is undefined where products add
-// to what is there. On the CPU it does nothing.
-class GREYHOUND_API TuneNewMatmuls {
- public:
-  explicit TuneNewMatmuls(const Context& context);
-  ~TuneNewMatmuls();
-  TuneNewMatmuls(const TuneNewMatmuls&) = delete;
-  TuneNewMatmuls& operator=(const TuneNewMatmuls&) = delete;
-
- private:
-  const Context context_;
-};
-
 // The context's choices, tuned and loaded, as text: one line for each, in an order that depends on the choices alone.
 //
 //   "NVIDIA H200" cublaslt=120804 m=2048 n=128256 k=4096 a=bf16 out=bf16 ... algorithm=<128 hexadecimal digits>

@@ -231,9 +231,7 @@ cublasStatus_t Products::enqueue(const Context& context, const Product& p, const
 }
 
 bool Products::multiply(const Context& context, const Product& p) {
-  const MatmulKey key = key_of(p);
-  if (tunes_new_shapes_ && choices_.find(key) == choices_.end() && !tune(context, p)) return false;
-  const Call& call = prepared(p, key);
+  const Call& call = prepared(p, key_of(p));
   if (!call.available) return false;
   check(enqueue(context, p, call, call.algorithm), "product");
   return true;

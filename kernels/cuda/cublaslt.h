@@ -52,9 +52,6 @@ class Products {
   const std::map<MatmulKey, cublasLtMatmulAlgo_t>& choices() const { return choices_; }
   void choose(const MatmulKey& key, const cublasLtMatmulAlgo_t& algorithm);
 
-  // From now on multiply() tunes each shape that has no choice before it makes the product.
-  void tune_new_shapes(bool on) { tunes_new_shapes_ = on; }
-
   static std::string library();
 
  private:
@@ -65,7 +62,6 @@ class Products {
                          const cublasLtMatmulAlgo_t& algorithm) const;
 
   cublasLtHandle_t handle_ = nullptr;
-  bool tunes_new_shapes_ = false;
   std::map<MatmulKey, cublasLtMatmulAlgo_t> choices_;  // tuned and loaded
   std::map<MatmulKey, std::unique_ptr<Call>> calls_;   // seen
 };

@@ -20,11 +20,6 @@ std::int64_t library_version() { return static_cast<std::int64_t>(cublasLtGetVer
 
 }  // namespace
 
-void tune_new_matmuls(const Context& context, bool on) {
-  const DeviceScope scope(context);
-  products_of(context).tune_new_shapes(on);
-}
-
 std::vector<MatmulChoice> matmul_choices(const Context& context) {
   const DeviceScope scope(context);
   MatmulChoice choice;
