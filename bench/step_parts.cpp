@@ -109,8 +109,11 @@ std::vector<StepPart> StepParts::take(int skipped, int steps) {
   std::map<std::string, std::size_t> index;
   int step = 0;
   for (std::size_t i = 1; i < used_; ++i) {
-    if (marks_[i].call.name == nullptr) ++step;
-    if (marks_[i].call.name == nullptr || step < skipped) continue;
+    if (marks_[i].call.name == nullptr) {  // between two steps
+      ++step;
+      continue;
+    }
+    if (step < skipped) continue;
     const StepPart one = part_of(shape_, marks_[i].call);
     const auto [place, is_new] = index.try_emplace(one.name, parts.size());
     if (is_new) parts.push_back({one.name, one.is_product});

@@ -74,7 +74,7 @@ std::unique_ptr<HalfProduct> prepare(const dnnl::engine& engine, const HalfShape
     if (std::string(description.impl_info_str()).rfind("ref", 0) == 0) return nullptr;
     return std::make_unique<HalfProduct>(HalfProduct{engine, description, dnnl::matmul(description)});
   } catch (const dnnl::error&) {
-    return nullptr;  // not implemented for this shape on this processor
+    return nullptr;  // oneDNN has no such product for this processor
   }
 }
 

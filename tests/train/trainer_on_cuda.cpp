@@ -54,7 +54,9 @@ TEST_CASE("trainer: more than 2^31 logits and attention weights on CUDA give wha
   const auto config = [](const char* micro_batch) {
     return toy({concat("train.micro_batch=", micro_batch), "train.batch_tokens=67584", "model.block_size=1024",
                 "model.vocab_size=50304", "model.n_layer=1", "model.n_head=32", "model.n_embd=512", "sample.every=0",
-                "run.precision=bf16", "model.dropout=0"});
+                "run.precision=bf16", "model.dropout=0",
+                // A tied head favours the token that was read, which synthetic text often repeats.
+                "model.tie_embeddings=false"});
   };
   if (available_memory(test::test_device()) < std::int64_t{24} << 30) {
     MESSAGE("skipped: needs 24 GiB of free memory");
@@ -72,8 +74,7 @@ TEST_CASE("trainer: more than 2^31 logits and attention weights on CUDA give wha
   };
   const Outcome whole = outcome("66"), halves = outcome("33");
   CHECK(whole.result.loss == doctest::Approx(halves.result.loss).epsilon(1e-5));
-  // Untrained, but a tied head favours the token that was read, and synthetic text often repeats it.
-  CHECK(whole.result.loss == doctest::Approx(std::log(50304.0)).epsilon(0.1));
+  CHECK(whole.result.loss == doctest::Approx(std::log(50304.0)).epsilon(0.02));  // untrained
   REQUIRE(whole.gradients.size() == halves.gradients.size());
   float largest = 0, difference = 0;
   for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
