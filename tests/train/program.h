@@ -43,6 +43,8 @@ class Program {
   }
 
   void send(int signal) const { kill(process_, signal); }
+  // As ps and pkill know it.
+  std::string name() const { return read_file("/proc/" + std::to_string(process_) + "/comm"); }
 
   // Until it ends; wait() still has its exit code.
   bool runs() const {

@@ -128,6 +128,20 @@ TEST_CASE("resume: a signal saves a checkpoint, and the run goes on from there")
   CHECK(contains(finished.out, "the run in " + folder / "stopped" + " is finished: 1,200 steps of 1200"));
 }
 
+TEST_CASE("program: its processes are found by its name, also with threads that it lets sleep") {
+  const TemporaryFolder folder;
+  const Program program(folder, {"train", config_file(folder), "train.max_steps=1000000", "eval.every=0"}, {}, [] {
+    unsetenv("OMP_WAIT_POLICY");
+    unsetenv("GOMP_SPINCOUNT");
+  });
+  while (!fs::exists(folder / "run/metrics.jsonl") && program.runs()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  CHECK(program.name() == "greyhound\n");
+  program.send(SIGTERM);
+  check_ok(program.wait());
+}
+
 TEST_CASE("resume: killed twenty times in a loop of saves, the run ends as if nothing had happened" *
           doctest::test_suite("slow")) {
   const TemporaryFolder folder;
