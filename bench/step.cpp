@@ -74,6 +74,7 @@ struct Run {
     if (needed > free) throw_runtime(out_of_memory_message(context, config, batch.micro_batch, needed, free));
     buffers.allocate(context);
     trainer.emplace(context, *communicator, config, batch, buffers, *data.train);
+    trainer->initialize();  // a GPU multiplies zeros faster than what a model is made of
   }
 
   // Milliseconds of each of `steps` steps. As the training loop does, each is enqueued before the one before it is

@@ -10,14 +10,26 @@ namespace greyhound::cuda {
 
 namespace {
 
-// Thread t adds rows t, t + 1024, ..., then a fixed tree.
-constexpr int sum_threads = 1024;
+// Thread t adds rows t, t + 1024, ..., then a fixed tree. With a single block at work its time is that of its loads one
+// after the other, so several rows are on their way at once.
+constexpr int sum_threads = 1024, rows_at_once = 4;
 
 __global__ void __launch_bounds__(sum_threads) count_targets_kernel(const TargetArguments targets, float* out) {
   double sum = 0;
-  for (std::int64_t row = threadIdx.x; row < targets.rows; row += sum_threads) {
-    const std::int64_t target = targets.index[row];
-    if (targets.valid(target)) sum += targets.weight(row, target);
+  for (std::int64_t first = threadIdx.x; first < targets.rows; first += rows_at_once * sum_threads) {
+    std::int64_t target[rows_at_once];
+    float weight[rows_at_once];
+#pragma unroll
+    for (int k = 0; k < rows_at_once; ++k) {
+      const std::int64_t row = first + k * sum_threads;
+      target[k] = row < targets.rows ? targets.index[row] : targets.ignore_index;
+    }
+#pragma unroll
+    for (int k = 0; k < rows_at_once; ++k) {
+      weight[k] = targets.valid(target[k]) ? targets.weight(first + k * sum_threads, target[k]) : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < rows_at_once; ++k) sum += weight[k];
   }
   __shared__ double shared[max_warps];
   sum = block_reduce(sum, 0.0, shared, [](double& a, double b) { a += b; });
@@ -34,18 +46,31 @@ __global__ void __launch_bounds__(sum_threads)
                     LossSumsData* sums) {
   SumsOfCall own{0, 0, 0, 0, 0, 0, targets.rows};
   const SumsOfCall none = own;
-  for (std::int64_t row = threadIdx.x; row < targets.rows; row += sum_threads) {
-    const std::int64_t target = targets.index[row];
-    if (targets.valid(target)) {
-      const float ce = row_ce[row], z = row_z[row];
-      own.ce += ce;
-      own.z += z;
-      own.weight += row_weight != nullptr ? row_weight[row] : 1.0f;
-      own.valid += 1;
-      own.nonfinite += isfinite(ce) && isfinite(z) ? 0 : 1;
-    } else if (!targets.ignored(target)) {
-      own.bad += 1;
-      own.first_bad = min(own.first_bad, row);
+  for (std::int64_t first = threadIdx.x; first < targets.rows; first += rows_at_once * sum_threads) {
+    std::int64_t target[rows_at_once];
+    float ce[rows_at_once], z[rows_at_once], weight[rows_at_once];
+#pragma unroll
+    for (int k = 0; k < rows_at_once; ++k) {
+      const std::int64_t row = first + k * sum_threads;
+      target[k] = targets.ignore_index;
+      if (row >= targets.rows) continue;
+      target[k] = targets.index[row];
+      ce[k] = row_ce[row];
+      z[k] = row_z[row];
+      weight[k] = row_weight != nullptr ? row_weight[row] : 1.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < rows_at_once; ++k) {
+      if (targets.valid(target[k])) {
+        own.ce += ce[k];
+        own.z += z[k];
+        own.weight += weight[k];
+        own.valid += 1;
+        own.nonfinite += isfinite(ce[k]) && isfinite(z[k]) ? 0 : 1;
+      } else if (!targets.ignored(target[k])) {
+        own.bad += 1;
+        own.first_bad = min(own.first_bad, first + k * sum_threads);
+      }
     }
   }
   __shared__ SumsOfCall shared[max_warps];

@@ -12,7 +12,7 @@ namespace greyhound::cuda {
 
 // blockDim.x is stream_block_threads; dynamic shared memory as the plan says.
 template <class Task>
-__global__ void __launch_bounds__(stream_block_threads, 1)
+__global__ void __launch_bounds__(stream_block_threads)
     row_stream_kernel(const __grid_constant__ Task task, const StreamedRows rows, const StreamShape shape) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char stream_memory[];

@@ -1,7 +1,6 @@
 // Collectives on device memory, run by two ranks with a GPU each.
 #include <doctest/doctest.h>
 
-#include <cstdio>
 #include <vector>
 
 #include "ranks.h"
@@ -10,28 +9,6 @@ using namespace greyhound;
 using namespace greyhound::testing;
 
 namespace {
-
-// NCCL over all ranks; nullptr where there are not enough GPUs, which all ranks find together.
-struct Gpus {
-  std::unique_ptr<Communicator> communicator;
-  Context context = Context::cpu();
-
-  Gpus() {
-    std::int64_t enough = cuda_device_count() > local_rank(ranks()).rank ? 1 : 0;
-    enough = -enough;
-    ranks().all_reduce(Context::cpu(), tensor(&enough, DType::int64, {1}), ReduceOp::max);
-    if (enough == 0) return;
-    context = Context::cuda(choose_gpu(ranks()));
-    communicator = make_device_communicator(make_host_communicator(), context);
-    communicator->set_timeout(60);
-  }
-};
-
-Gpus* gpus() {
-  static Gpus all;
-  if (!all.communicator && ranks().is_root()) std::printf("skipped: no CUDA device for each of the ranks\n");
-  return all.communicator ? &all : nullptr;
-}
 
 // Device memory that holds what the host gives it.
 template <class T>

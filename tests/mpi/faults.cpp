@@ -59,13 +59,11 @@ void check_agreed(const TemporaryFolder& folder, const Launch& launch, int exit_
   CHECK_FALSE(fs::exists(folder / "run/model.safetensors"));
 }
 
-}  // namespace
-
-TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it and save nothing") {
-  for (const int victim : {0, 1, 2}) {
+void check_killed_rank(const std::string& device, int ranks) {
+  for (int victim = 0; victim < ranks; ++victim) {
     CAPTURE(victim);
     const TemporaryFolder folder;
-    const LaunchedProgram program(folder, {3, {"train", toy_config(folder), "train.max_steps=1000000"}});
+    const LaunchedProgram program(folder, {ranks, {"train", toy_config(folder), device, "train.max_steps=1000000"}});
     REQUIRE(LaunchedProgram::until([&] { return metrics_lines(folder) >= 3; }, 60));
     const auto killed = std::chrono::steady_clock::now();
     kill(program.pid_of(victim), SIGKILL);
@@ -74,7 +72,7 @@ TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it
     CAPTURE(program.error());
     CHECK(code != 0);
     CHECK(seconds < 10);
-    CHECK(LaunchedProgram::until([&] { return gone(program, 3); }, 5));
+    CHECK(LaunchedProgram::until([&] { return gone(program, ranks); }, 5));
     const std::vector<std::string> lines = error_lines(program);
     CHECK(lines.size() >= 1);  // mpirun may end a survivor before it has spoken
     for (const std::string& line : lines) {
@@ -86,10 +84,10 @@ TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it
   }
 }
 
-TEST_CASE("ranks: a rank that hangs is named after distributed.timeout_s") {
+void check_hanging_rank(const std::string& device, int ranks) {
   const TemporaryFolder folder;
   const LaunchedProgram program(
-      folder, {3, {"train", toy_config(folder), "train.max_steps=1000000", "distributed.timeout_s=2"}});
+      folder, {ranks, {"train", toy_config(folder), device, "train.max_steps=1000000", "distributed.timeout_s=2"}});
   REQUIRE(LaunchedProgram::until([&] { return metrics_lines(folder) >= 3; }, 60));
   kill(program.pid_of(1), SIGSTOP);
   const int code = program.wait();
@@ -99,7 +97,22 @@ TEST_CASE("ranks: a rank that hangs is named after distributed.timeout_s") {
   REQUIRE(!lines.empty());
   CHECK(contains(lines[0], concat("no answer from rank 1 (process ", program.pid_of(1), " on ")));
   CHECK(contains(lines[0], " for 2 s"));
-  CHECK(LaunchedProgram::until([&] { return gone(program, 3); }, 10));
+  CHECK(LaunchedProgram::until([&] { return gone(program, ranks); }, 10));
+}
+
+}  // namespace
+
+TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it and save nothing") {
+  check_killed_rank("run.device=cpu", 3);
+}
+TEST_CASE("ranks: a rank that is killed in a step ends the others, which name it and save nothing, on CUDA" *
+          doctest::test_suite("cuda")) {
+  if (have_two_gpus()) check_killed_rank("run.device=cuda", 2);
+}
+
+TEST_CASE("ranks: a rank that hangs is named after distributed.timeout_s") { check_hanging_rank("run.device=cpu", 3); }
+TEST_CASE("ranks: a rank that hangs is named after distributed.timeout_s, on CUDA" * doctest::test_suite("cuda")) {
+  if (have_two_gpus()) check_hanging_rank("run.device=cuda", 2);
 }
 
 TEST_CASE("ranks: another configuration on one rank is refused with the keys and the ranks") {

@@ -1,7 +1,9 @@
 // Runs the program under mpirun, as a user would, for tests of what several processes do together.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <fcntl.h>
+#include <greyhound/core/device.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <tests/train/test_files.h>
@@ -15,6 +17,12 @@
 #include <vector>
 
 namespace greyhound::testing {
+
+inline bool have_two_gpus() {
+  if (cuda_device_count() >= 2) return true;
+  MESSAGE("skipped: no CUDA device for each of two ranks");
+  return false;
+}
 
 struct Launch {
   int ranks = 1;

@@ -87,11 +87,11 @@ std::string shard_with_zeros(const TemporaryFolder& folder, double share, std::s
 
 }  // namespace
 
-TEST_CASE("ranks: gradients of a step and the logged loss are those of one rank with the same batch") {
+RANKS_TEST_CASE("ranks: gradients of a step and the logged loss are those of one rank with the same batch") {
   for (const char* tied : {"model.tie_embeddings=true", "model.tie_embeddings=false"}) {
     CAPTURE(tied);
     const Config config = toy_of_ranks({tied, "loss.z_loss_multiplier=1e-3"});
-    const FirstStep one = first_step(config, nullptr), all = first_step(config, &ranks());
+    const FirstStep one = first_step(config, nullptr), all = first_step(config, &training_ranks());
     CHECK(relative_difference(all.gradients, one.gradients) <= 1e-6f);
     CHECK(std::abs(all.result.loss - one.result.loss) <= 1e-6);
     CHECK(std::abs(*all.result.z_loss - *one.result.z_loss) <= 1e-6);
@@ -100,27 +100,27 @@ TEST_CASE("ranks: gradients of a step and the logged loss are those of one rank 
   }
 }
 
-TEST_CASE("ranks: buckets of any size give the same bits") {
+RANKS_TEST_CASE("ranks: buckets of any size give the same bits") {
   for (const char* tied : {"model.tie_embeddings=true", "model.tie_embeddings=false"}) {
     for (const char* dtype : {"distributed.reduce_dtype=fp32", "distributed.reduce_dtype=bf16"}) {
       CAPTURE(tied);
       CAPTURE(dtype);
       const auto gradients = [&](const char* bucket_mb) {
-        return first_step(toy_of_ranks({tied, dtype, bucket_mb}), &ranks()).gradients;
+        return first_step(toy_of_ranks({tied, dtype, bucket_mb}), &training_ranks()).gradients;
       };
       CHECK(gradients("distributed.bucket_mb=0") == gradients("distributed.bucket_mb=1000"));
     }
   }
 }
 
-TEST_CASE("ranks: losses over 20 steps are those of one rank, with unequal numbers of valid targets") {
+RANKS_TEST_CASE("ranks: losses over 20 steps are those of one rank, with unequal numbers of valid targets") {
   const Config config = toy_of_ranks();
-  ToyRun run(config, 1, &ranks());
+  ToyRun run(config, 1, &training_ranks());
   const std::vector<std::int64_t> valid = gathered(run.data.train->next().valid_targets);
   if (ranks().size() > 1)
     CHECK(*std::max_element(valid.begin(), valid.end()) > *std::min_element(valid.begin(), valid.end()));
 
-  const Curve one = train(config, 20, nullptr), all = train(config, 20, &ranks());
+  const Curve one = train(config, 20, nullptr), all = train(config, 20, &training_ranks());
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     CAPTURE(i);
     CHECK(std::abs(all.losses[i] - one.losses[i]) <= 1e-5);
@@ -128,12 +128,12 @@ TEST_CASE("ranks: losses over 20 steps are those of one rank, with unequal numbe
   CHECK(one.losses.front() > one.losses.back());
 }
 
-TEST_CASE("ranks: the same bits when repeated, and on every rank") {
+RANKS_TEST_CASE("ranks: the same bits when repeated, and on every rank") {
   for (const char* precision : {"run.precision=fp32", "run.precision=bf16"}) {
     CAPTURE(precision);
     const Config config = toy_of_ranks({precision});
-    const Curve first = train(config, 6, &ranks());
-    CHECK(train(config, 6, &ranks()) == first);
+    const Curve first = train(config, 6, &training_ranks());
+    CHECK(train(config, 6, &training_ranks()) == first);
 
     std::vector<float> of_root = first.weights;
     const auto count = static_cast<std::int64_t>(of_root.size());
@@ -142,7 +142,7 @@ TEST_CASE("ranks: the same bits when repeated, and on every rank") {
   }
 }
 
-TEST_CASE("ranks: one batch or several micro-batches, whatever share of the targets is ignored") {
+RANKS_TEST_CASE("ranks: one batch or several micro-batches, whatever share of the targets is ignored") {
   for (const double share : {0.0, 0.2, 0.6}) {
     CAPTURE(share);
     const TemporaryFolder folder;
@@ -156,7 +156,7 @@ TEST_CASE("ranks: one batch or several micro-batches, whatever share of the targ
     CHECK((whole.result.valid_targets < 216) == (share > 0));
     for (const char* micro_batch : {"train.micro_batch=24", "train.micro_batch=2", "train.micro_batch=5"}) {
       CAPTURE(micro_batch);
-      const FirstStep parts = first_step(config(micro_batch), &ranks());
+      const FirstStep parts = first_step(config(micro_batch), &training_ranks());
       CHECK(relative_difference(parts.gradients, whole.gradients) <= 1e-6f);
       CHECK(std::abs(parts.result.loss - whole.result.loss) <= 1e-6);
       CHECK(parts.result.valid_targets == whole.result.valid_targets);
@@ -164,26 +164,26 @@ TEST_CASE("ranks: one batch or several micro-batches, whatever share of the targ
   }
 }
 
-TEST_CASE("ranks: one rank with nothing to learn adds nothing") {
+RANKS_TEST_CASE("ranks: one rank with nothing to learn adds nothing") {
   // The targets of the first half of a step are all ignored: rank 0's of two.
   const TemporaryFolder folder;
   std::vector<std::uint16_t> ids(55, 0);
   for (std::size_t i = 28; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(1 + i % 16);
   const std::string shard = write_file(folder / "shard.bin", shard_bytes(ids));
   const Config config = toy_of_ranks({"data.train=" + shard, "data.val="});
-  const FirstStep one = first_step(config, nullptr), all = first_step(config, &ranks());
+  const FirstStep one = first_step(config, nullptr), all = first_step(config, &training_ranks());
   CHECK(all.result.valid_targets == 27);
   CHECK(relative_difference(all.gradients, one.gradients) <= 1e-6f);
   CHECK(std::abs(all.result.loss - one.result.loss) <= 1e-6);
 }
 
-TEST_CASE("ranks: evaluation gives the loss of one rank") {
+RANKS_TEST_CASE("ranks: evaluation gives the loss of one rank") {
   const Config config = toy_of_ranks({"eval.batches=5"});
   const auto loss = [&](Communicator* communicator) {
     ToyRun run(config, 1, communicator);
     return evaluate(run.context, *run.communicator, run.buffers.model, *run.data.validation, run.buffers.batch);
   };
-  const Evaluation one = loss(nullptr), all = loss(&ranks());
+  const Evaluation one = loss(nullptr), all = loss(&training_ranks());
   CHECK(std::abs(all.loss - one.loss) <= 1e-6);
   CHECK(all.targets == one.targets);
 }

@@ -30,7 +30,7 @@ TEST_CASE_ON_EACH_BACKEND("memory: the largest micro-batch that fits is found by
 TEST_CASE_ON_EACH_BACKEND("memory: the message says what is needed, what is free and what to change") {
   const Context context = test::test_context();
   const Config config =
-      toy({"model.n_embd=48", "model.block_size=64", "train.batch_tokens=0", "loss.max_workspace_mb=1"});
+      toy({"model.n_embd=384", "model.block_size=64", "train.batch_tokens=0", "loss.max_workspace_mb=40"});
   const std::int64_t free = bytes_for(config, 5);
   const std::string some = out_of_memory_message(context, config, 40, bytes_for(config, 40), free);
   CHECK(contains(some, "train.micro_batch=5 is the largest that fits (now 40)"));

@@ -66,6 +66,7 @@ TEST_CASE_ON_EACH_BACKEND(
     CHECK(std::isnan(skipped.grad_norm));
     CHECK(std::isfinite(skipped.loss));
     CHECK(skipped.skipped_steps == 1);
+    CHECK(run.buffers.optimizer.nonfinite_gradient(run.context) == "h.1.mlp.c_fc.weight");
     CHECK(run.trainer->skipped_steps() == 1);
     const StateCopy after = state_of(run);
     for (const char* name : {"optimizer.weights", "optimizer.m", "optimizer.v", "optimizer.steps_taken"}) {
@@ -184,7 +185,8 @@ TEST_CASE_ON_EACH_BACKEND("trainer: a run that diverges ends at its third skippe
   CHECK(run.trainer->skipped_steps() == 3);
   CHECK(run.trainer->pending() == 0);
   CHECK(contains(message, "3 steps in a row"));
-  CHECK(contains(message, "the first such tensor is ln_f"));
+  // Which one, rounding decides; of a poisoned gradient it is known (see above).
+  CHECK(contains(message, "the first such tensor is "));
 }
 
 TEST_CASE_ON_EACH_BACKEND("trainer: evaluation and sampling after every step leave the curve as it is, to the bit") {

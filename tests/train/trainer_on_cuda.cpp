@@ -72,7 +72,8 @@ TEST_CASE("trainer: more than 2^31 logits and attention weights on CUDA give wha
   };
   const Outcome whole = outcome("66"), halves = outcome("33");
   CHECK(whole.result.loss == doctest::Approx(halves.result.loss).epsilon(1e-5));
-  CHECK(whole.result.loss == doctest::Approx(std::log(50304.0)).epsilon(0.02));  // untrained
+  // Untrained, but a tied head favours the token that was read, and synthetic text often repeats it.
+  CHECK(whole.result.loss == doctest::Approx(std::log(50304.0)).epsilon(0.1));
   REQUIRE(whole.gradients.size() == halves.gradients.size());
   float largest = 0, difference = 0;
   for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
