@@ -39,15 +39,17 @@ struct Tiling {
   // `Tiles` that the groups own, a pair of tiles in each stage.
   template <int Tiles>
   static constexpr int shared_bytes = alignment + Tiles* Groups* group_tile_bytes + Stages * 2 * step_tile_bytes;
-  static_assert(Step % 64 == 0 && (Groups - 1) * group_rows <= Stages * Step,
-                "tiles of 64 rows; a group passes over one round of the ring at most");
+  static_assert(Step % 64 == 0 && Groups <= 3, "copies of 64 rows; barriers of three groups");
+  static_assert(Stages >= 2, "a group waits for a tile while it still holds the one before");
 };
 
 __device__ inline unsigned char* aligned_memory(unsigned char* memory) {
   return memory + (1024 - shared_address(memory) % 1024) % 1024;
 }
 
-// The ring of tiles: `full` says that a stage has been copied, the counter which warps have read it.
+// The ring of tiles: `full` says that a stage has been copied, the counter how many warps have read it. A barrier tells
+// its phase only from the one before, so every warp waits for every tile before it releases it, tiles of no use to it
+// included: one that has not seen a stage's first copy end would take that copy for the second.
 template <int Stages>
 struct Ring {
   Barrier full[Stages];
@@ -60,7 +62,8 @@ struct Ring {
       readers[s] = 0;
     }
   }
-  // This warp has read tile `i`. The last of `warps` to say so starts the copy of a next one, load(i + Stages).
+  // This warp has waited for tile `i` and read it. The last of `warps` to say so starts the copy of a next one, load(i
+  // + Stages).
   template <class Load>
   __device__ void release(int i, int warps, Load&& load) {
     __syncwarp();
@@ -69,6 +72,15 @@ struct Ring {
     __syncwarp();
   }
   __device__ void wait_for(int i) { wait(full[i % Stages], static_cast<unsigned>(i / Stages % 2)); }
+  // Tiles before `end` are of no use to this warp.
+  template <class Load>
+  __device__ void pass_over(int end, int warps, Load&& load) {
+#pragma unroll 1
+    for (int i = 0; i < end; ++i) {
+      wait_for(i);
+      release(i, warps, load);
+    }
+  }
 };
 
 template <int D, int Rows>
@@ -76,8 +88,8 @@ __device__ inline bool has_non_finite_rows(const unsigned char* tile) {
   bool found = false;
   for (int i = static_cast<int>(threadIdx.x) % group_threads; i < Rows * D / 8; i += group_threads) {
     const uint4 bits = *reinterpret_cast<const uint4*>(tile + i * 16);
-    found = found || has_non_finite(bits.x) || has_non_finite(bits.y) || has_non_finite(bits.z) ||
-            has_non_finite(bits.w);
+    found =
+        found || has_non_finite(bits.x) || has_non_finite(bits.y) || has_non_finite(bits.z) || has_non_finite(bits.w);
   }
   return found;
 }

@@ -8,6 +8,11 @@
 
 namespace greyhound::cuda::hopper {
 
+using QueryGrads64 = Tiling<64, 1, 64, 3, 3>;
+using QueryGrads128 = Tiling<128, 2, 64, 3, 1>;
+using KeyGrads64 = Tiling<64, 1, 64, 3, 2, true>;
+using KeyGrads128 = Tiling<128, 2, 64, 3, 1>;
+
 // This lane's share of the sum of grad_out * out over a row, pieces of 16 bytes.
 __device__ inline float part_of_dot(const bf16* out, const bf16* grad_out, int size) {
   float dot = 0;
@@ -105,8 +110,7 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
   unsigned queries_left[Tiling::LeftInRegisters ? D / 16 : 1][4], grads_left[Tiling::LeftInRegisters ? D / 16 : 1][4];
 
   int i = first_tile - group_query / Keys;  // tiles before it hold later keys only
-#pragma unroll 1
-  for (int hidden = 0; hidden < i; ++hidden) ring.release(hidden, readers, load_keys);
+  ring.pass_over(i, readers, load_keys);
   wait(queries_ready, 0);
   if constexpr (Tiling::LeftInRegisters) {
     load_left<D>(queries_left, query_tile);
@@ -199,10 +203,8 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
         if (key <= query + 8 * half) add_row<D>(sums, half, weight, rows_of(task, place, 1, key), task.size);
       }
     }
-    group_barrier(group);  // before the tile is written
   }
-  store_tile<D>(sums, task.scale, task.scale, query_tile, group, maps.grad_qkv, place.head, group_query,
-                place.batch);
+  store_tile<D>(sums, task.scale, task.scale, query_tile, group, maps.grad_qkv, place.head, group_query, place.batch);
 #endif
 }
 
@@ -277,8 +279,7 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
   unsigned keys_left[Tiling::LeftInRegisters ? D / 16 : 1][4], values_left[Tiling::LeftInRegisters ? D / 16 : 1][4];
 
   int i = group_key / Queries - first_tile;  // tiles before it hold earlier queries only
-#pragma unroll 1
-  for (int hidden = 0; hidden < i; ++hidden) ring.release(hidden, readers, load_queries);
+  ring.pass_over(i, readers, load_queries);
   wait(keys_ready, 0);
   if constexpr (Tiling::LeftInRegisters) {
     load_left<D>(keys_left, key_tile);
@@ -322,9 +323,10 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     for (int b = 0; b < Queries / 8; ++b) {
       const float2 lse = *reinterpret_cast<const float2*>(values.log2_lse + 8 * b + 2 * t);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) scores[b][e] = fast_exp2(fmaf(scores[b][e], log2_scale, -(e % 2 == 0 ? lse.x : lse.y)));
+      for (int e = 0; e < 4; ++e)
+        scores[b][e] = fast_exp2(fmaf(scores[b][e], log2_scale, -(e % 2 == 0 ? lse.x : lse.y)));
     }
-    const auto hide = [&](float (&elements)[Queries / 8][4]) {
+    const auto hide = [&](float(&elements)[Queries / 8][4]) {
 #pragma unroll
       for (int b = 0; b < Queries / 8; ++b) {
 #pragma unroll
@@ -335,8 +337,8 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     };
     if constexpr (on_diagonal) {
       hide(scores);
-      one_by_one = any_in_group(group, has_non_finite_rows<D, Queries>(queries) ||
-                                               has_non_finite_rows<D, Queries>(grads_out));
+      one_by_one =
+          any_in_group(group, has_non_finite_rows<D, Queries>(queries) || has_non_finite_rows<D, Queries>(grads_out));
     }
     unsigned weights[Queries / 16][4];
     pack_left(weights, scores);
@@ -398,10 +400,9 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
         }
       }
     }
-    group_barrier(group);  // before the tiles are written
   }
-  store_tile<D>(key_sums, task.scale, task.scale, key_tile, group, maps.grad_qkv, task.heads + place.head,
-                group_key, place.batch);
+  store_tile<D>(key_sums, task.scale, task.scale, key_tile, group, maps.grad_qkv, task.heads + place.head, group_key,
+                place.batch);
   store_tile<D>(value_sums, 1.0f, 1.0f, value_tile, group, maps.grad_qkv, 2 * task.heads + place.head, group_key,
                 place.batch);
 #endif

@@ -17,7 +17,8 @@ __device__ inline void weigh(float (&scores)[Blocks][4], float (&reference)[2], 
   for (int half = 0; half < 2; ++half) {
     most[half] = fmaxf(scores[0][2 * half], scores[0][2 * half + 1]);
 #pragma unroll
-    for (int b = 1; b < Blocks; ++b) most[half] = fmaxf(most[half], fmaxf(scores[b][2 * half], scores[b][2 * half + 1]));
+    for (int b = 1; b < Blocks; ++b)
+      most[half] = fmaxf(most[half], fmaxf(scores[b][2 * half], scores[b][2 * half + 1]));
     most[half] = largest_of_quad(most[half]);
   }
   const bool raise[2] = {most[0] > reference[0] + slack, most[1] > reference[1] + slack};
@@ -51,6 +52,9 @@ __device__ inline void weigh(float (&scores)[Blocks][4], float (&reference)[2], 
     total[half] += even + odd;
   }
 }
+
+using Forward64 = Tiling<64, 2, 64, 3, 2, true>;
+using Forward128 = Tiling<128, 2, 64, 3, 1, true>;
 
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
@@ -109,8 +113,7 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
   unsigned left[Tiling::LeftInRegisters ? D / 16 : 1][4];
 
   int i = first_tile - group_query / Keys;  // tiles before it hold later keys only
-#pragma unroll 1
-  for (int hidden = 0; hidden < i; ++hidden) ring.release(hidden, readers, load_keys);
+  ring.pass_over(i, readers, load_keys);
   wait(queries_ready, 0);
   if constexpr (Tiling::LeftInRegisters) load_left<D>(left, query_tile);
 
@@ -145,8 +148,7 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     unsigned weights[Keys / 16][4];
     pack_left(weights, scores);
     hold(scores);
-    const unsigned char* const values =
-        key_tiles + i % Stages * 2 * Tiling::step_tile_bytes + Tiling::step_tile_bytes;
+    const unsigned char* const values = key_tiles + i % Stages * 2 * Tiling::step_tile_bytes + Tiling::step_tile_bytes;
     if constexpr (on_diagonal) {
       one_by_one = any_in_group(group, has_non_finite_rows<D, Keys>(values));
       add_diagonal_rows_async<D>(sums, weights, values, zeros, one_by_one);
@@ -174,12 +176,12 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     for (int key = first_key; key < min(first_key + Keys, task.tokens); ++key) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float score = row_product<D>(query_tile, query - group_query + 8 * half, rows_of(task, place, 1, key), task.size);
+        const float score =
+            row_product<D>(query_tile, query - group_query + 8 * half, rows_of(task, place, 1, key), task.size);
         const float weight = fast_exp2((score - reference[half]) * log2_scale);
         if (key <= query + 8 * half) add_row<D>(sums, half, weight, rows_of(task, place, 2, key), task.size);
       }
     }
-    group_barrier(group);  // before the tile is written
   }
 
   float factors[2];

@@ -1,11 +1,31 @@
 // Starts attention's kernels for Hopper. Internal to the CUDA backend.
 #pragma once
 
+#include <greyhound/core/context.h>
+#include <greyhound/core/cuda/cuda_check.h>
+#include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/attention_hopper.cuh>
 
 #include <cuda_runtime.h>
 
 namespace greyhound::cuda::hopper {
+
+// Which devices these kernels are for; whether the program has their code is another question.
+inline bool is_hopper(const Context& context) { return cache_of(context).compute_capability == 90; }
+
+// Row values as a tensor of fp32.
+inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
+  return {batch, heads, (tokens + RowValues::rows - 1) / RowValues::rows, std::int64_t{sizeof(RowValues) / 4}};
+}
+
+// Whether `kernel` was compiled with Hopper's own instructions. Elsewhere it is empty, without shared memory. To be
+// asked with a Hopper device current; the answer is the same for all of them.
+template <class Kernel>
+bool is_compiled(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  return attributes.sharedSizeBytes > 0;
+}
 
 // The driver's cuTensorMapEncodeTiled; null where the driver has none.
 inline auto tensor_map_encoder() {
@@ -42,16 +62,30 @@ inline bool describe_heads(CUtensorMap& map, const bf16* data, std::int64_t row_
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Maps of what the task points to; those of backward's tensors where it has them.
+// Maps of the tensors that a forward task's kernel copies, or those of a backward task, which has a grad_out. Rows and
+// heads are whole pieces of 16 bytes.
 inline bool describe_task(AttentionMaps& maps, const AttentionTask<bf16>& task) {
   const int batch = task.all_heads / task.heads;
   const auto describe = [&](CUtensorMap& map, const bf16* data, std::int64_t stride, int heads) {
-    return data == nullptr || describe_heads(map, data, stride, batch, task.tokens, heads, task.size);
+    return describe_heads(map, data, stride, batch, task.tokens, heads, task.size);
   };
-  return describe(maps.qkv, task.qkv, task.qkv_stride, 3 * task.heads) &&
-         describe(maps.out, task.out, task.out_stride, task.heads) &&
-         describe(maps.grad_out, task.grad_out, task.grad_out_stride, task.heads) &&
+  if (!describe(maps.qkv, task.qkv, task.qkv_stride, 3 * task.heads)) return false;
+  if (task.grad_out == nullptr) return describe(maps.out, task.out, task.out_stride, task.heads);
+  return describe(maps.grad_out, task.grad_out, task.grad_out_stride, task.heads) &&
          describe(maps.grad_qkv, task.grad_qkv, task.grad_qkv_stride, 3 * task.heads);
+}
+
+// One block for each Tiling::Rows rows of each head; `values` are the kernel's own arguments.
+template <class Tiling, class Kernel, class... Values>
+void launch(const Context& context, Kernel* kernel, int shared_bytes, const AttentionTask<bf16>& task,
+            const AttentionMaps& maps, const char* what, Values... values) {
+  const int blocks_per_head = (task.tokens + Tiling::Rows - 1) / Tiling::Rows;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "cudaFuncSetAttribute");
+  const unsigned blocks = static_cast<unsigned>(blocks_per_head) * static_cast<unsigned>(task.all_heads);
+  kernel<<<blocks, Tiling::Threads, static_cast<std::size_t>(shared_bytes), stream_of(context.stream())>>>(
+      task, maps, values..., blocks_per_head);
+  check_launch(what);
 }
 
 }  // namespace greyhound::cuda::hopper

@@ -21,7 +21,7 @@
 namespace greyhound::cuda::hopper {
 
 inline constexpr int group_threads = 128;
-inline constexpr int group_rows = 64;   // of a group's share of a product
+inline constexpr int group_rows = 64;    // of a group's share of a product
 inline constexpr int part_columns = 64;  // of a tile
 inline constexpr int row_bytes = part_columns * 2;
 
@@ -83,8 +83,8 @@ __device__ inline void start_async(float (&sums)[8][4], Descriptor left, Descrip
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
       "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, add, 1, 1, 0, 0;\n}"
-      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4),
-        GREYHOUND_NEW(5), GREYHOUND_NEW(6), GREYHOUND_NEW(7)
+      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4), GREYHOUND_NEW(5),
+        GREYHOUND_NEW(6), GREYHOUND_NEW(7)
       : "l"(left), "l"(right));
 }
 
@@ -95,8 +95,8 @@ __device__ inline void start_async(float (&sums)[8][4], const unsigned (&left)[4
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
       "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, {%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}"
-      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4),
-        GREYHOUND_NEW(5), GREYHOUND_NEW(6), GREYHOUND_NEW(7)
+      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4), GREYHOUND_NEW(5),
+        GREYHOUND_NEW(6), GREYHOUND_NEW(7)
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
 }
 
@@ -134,10 +134,9 @@ __device__ inline void start_async(float (&sums)[16][4], Descriptor left, Descri
       "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
       "%56, %57, %58, %59, %60, %61, %62, %63"
       "}, %64, %65, add, 1, 1, 0, 0;\n}"
-      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4),
-        GREYHOUND_NEW(5), GREYHOUND_NEW(6), GREYHOUND_NEW(7), GREYHOUND_NEW(8), GREYHOUND_NEW(9),
-        GREYHOUND_NEW(10), GREYHOUND_NEW(11), GREYHOUND_NEW(12), GREYHOUND_NEW(13), GREYHOUND_NEW(14),
-        GREYHOUND_NEW(15)
+      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4), GREYHOUND_NEW(5),
+        GREYHOUND_NEW(6), GREYHOUND_NEW(7), GREYHOUND_NEW(8), GREYHOUND_NEW(9), GREYHOUND_NEW(10), GREYHOUND_NEW(11),
+        GREYHOUND_NEW(12), GREYHOUND_NEW(13), GREYHOUND_NEW(14), GREYHOUND_NEW(15)
       : "l"(left), "l"(right));
 }
 
@@ -150,10 +149,9 @@ __device__ inline void start_async(float (&sums)[16][4], const unsigned (&left)[
       "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
       "%56, %57, %58, %59, %60, %61, %62, %63"
       "}, {%64, %65, %66, %67}, %68, add, 1, 1, 0;\n}"
-      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4),
-        GREYHOUND_NEW(5), GREYHOUND_NEW(6), GREYHOUND_NEW(7), GREYHOUND_NEW(8), GREYHOUND_NEW(9),
-        GREYHOUND_NEW(10), GREYHOUND_NEW(11), GREYHOUND_NEW(12), GREYHOUND_NEW(13), GREYHOUND_NEW(14),
-        GREYHOUND_NEW(15)
+      : GREYHOUND_NEW(0), GREYHOUND_NEW(1), GREYHOUND_NEW(2), GREYHOUND_NEW(3), GREYHOUND_NEW(4), GREYHOUND_NEW(5),
+        GREYHOUND_NEW(6), GREYHOUND_NEW(7), GREYHOUND_NEW(8), GREYHOUND_NEW(9), GREYHOUND_NEW(10), GREYHOUND_NEW(11),
+        GREYHOUND_NEW(12), GREYHOUND_NEW(13), GREYHOUND_NEW(14), GREYHOUND_NEW(15)
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
 }
 
@@ -281,8 +279,8 @@ __device__ inline unsigned count_arrival(unsigned& counter, unsigned last) {
 __device__ inline void load_box(void* to, const CUtensorMap& map, int column, int head, int token, int batch,
                                 Barrier& barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
-      ::"r"(shared_address(to)),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared_address(to)),
       "l"(&map), "r"(column), "r"(head), "r"(token), "r"(batch), "r"(shared_address(&barrier))
       : "memory");
 }
@@ -313,17 +311,19 @@ __device__ inline void load_tile(unsigned char* tile, const CUtensorMap& map, in
   }
 }
 
-// Writes the group's 64 rows, each times its factor, through its own tile. All threads of the group.
+// Writes the group's 64 rows, each times its factor, through a tile that the group has read. All threads of the group.
 template <int D>
 __device__ inline void store_tile(const float (&sums)[D / 8][4], float factor, float lower_factor, unsigned char* tile,
                                   int group, const CUtensorMap& map, int head, int token, int batch) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  group_barrier(group);  // the products of all four warps have read the tile
   unsigned char* row = tile + (threadIdx.x % group_threads / 32 * 16 + g) * row_bytes + 4 * t;
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
     unsigned char* place = row + n / 8 * group_rows * row_bytes + (n % 8 ^ g) * 16;
     *reinterpret_cast<unsigned*>(place) = pack_bf16(sums[n][0] * factor, sums[n][1] * factor);
-    *reinterpret_cast<unsigned*>(place + 8 * row_bytes) = pack_bf16(sums[n][2] * lower_factor, sums[n][3] * lower_factor);
+    *reinterpret_cast<unsigned*>(place + 8 * row_bytes) =
+        pack_bf16(sums[n][2] * lower_factor, sums[n][3] * lower_factor);
   }
   publish_stores();
   group_barrier(group);
