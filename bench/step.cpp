@@ -12,6 +12,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <numeric>
 
 namespace greyhound::bench {
 
@@ -78,11 +80,13 @@ struct Run {
   }
 
   // Milliseconds of each of `steps` steps. As the training loop does, each is enqueued before the one before it is
-  // waited for.
-  std::vector<double> time(int steps) {
+  // waited for. `begin_step` is called before each.
+  std::vector<double> time(
+      int steps, const std::function<void()>& begin_step = [] {}) {
     std::vector<double> times;
     const auto finish = [&] { times.push_back(1e3 * trainer->finish_step().seconds); };
     for (int step = 0; step < steps; ++step) {
+      begin_step();
       trainer->start_step();
       while (trainer->must_finish()) finish();
     }
@@ -115,19 +119,16 @@ void time_parts(Run& run, StepReport& report) {
     ~Observe() { observe_operators(nullptr); }
   };
   constexpr int steps = 3;
+  // The first step of several waits for the host to read its data, and is left out.
   const auto observe = [&] {
     const Observe observe(parts);
-    double seconds = 0;
-    for (int step = 0; step < steps; ++step) {
-      parts.begin();
-      seconds += run.trainer->step().seconds;
-    }
-    return 1e3 * seconds / steps;
+    const std::vector<double> times = run.time(1 + steps, [&] { parts.begin(); });
+    return std::accumulate(times.begin() + 1, times.end(), 0.0) / steps;
   };
   observe();  // makes the events
-  parts.take(steps);
+  parts.take(1, steps);
   report.observed_milliseconds = observe();
-  report.parts = parts.take(steps);
+  report.parts = parts.take(1, steps);
 }
 
 }  // namespace

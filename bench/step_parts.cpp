@@ -103,12 +103,14 @@ void StepParts::record(const OperatorCall& call) {
   mark.event.record(context_);
 }
 
-std::vector<StepPart> StepParts::take(int steps) {
+std::vector<StepPart> StepParts::take(int skipped, int steps) {
   context_.synchronize();
   std::vector<StepPart> parts;
   std::map<std::string, std::size_t> index;
+  int step = 0;
   for (std::size_t i = 1; i < used_; ++i) {
-    if (marks_[i].call.name == nullptr) continue;  // between two steps
+    if (marks_[i].call.name == nullptr) ++step;
+    if (marks_[i].call.name == nullptr || step < skipped) continue;
     const StepPart one = part_of(shape_, marks_[i].call);
     const auto [place, is_new] = index.try_emplace(one.name, parts.size());
     if (is_new) parts.push_back({one.name, one.is_product});

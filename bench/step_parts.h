@@ -36,8 +36,9 @@ class StepParts final : public OperatorObserver {
 
   void begin();  // before the first operator of a step
   void enqueued(const Context& context, const OperatorCall& call) override;
-  // Of the steps since the last call, in milliseconds of one of `steps`, the parts in the order of their first call.
-  std::vector<StepPart> take(int steps);
+  // Of the steps since the last call, without the first `skipped`: in milliseconds of one of the `steps` others, the
+  // parts in the order of their first call.
+  std::vector<StepPart> take(int skipped, int steps);
 
  private:
   struct Mark {

@@ -30,6 +30,8 @@ void check(const Context& context, const Matmul& args) {
     require(pre.dtype == out.dtype && pre.rows() == m && pre.columns() == n, "matmul: pre_activation: expected ",
             name_of(out.dtype), " [", m, ", ", n, "] as out is, got ", name_of(pre.dtype), " ", to_string(pre.shape));
   }
+  require(pre || args.activation != Activation::gelu_gradient || out.elements() == 0,
+          "matmul: pre_activation not given, of which gelu_gradient takes the slope");
   if (args.alpha_factor) require_tensor(args.alpha_factor, "matmul: alpha_factor", DType::fp32, Shape{1});
   require_device(context, args.alpha_factor, "matmul: alpha_factor");
   require_device(context, a, "matmul: a");
@@ -67,6 +69,13 @@ std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
       context, [&] { bytes = cpu::matmul_workspace_bytes(context, args); },
       [&] { bytes = cuda::matmul_workspace_bytes(context, args); });
   return bytes;
+}
+
+bool fuses_activation(const Context& context, DType operands, DType out) {
+  bool fuses = false;
+  run_on_device(
+      context, [] {}, [&] { fuses = cuda::fuses_activation(context, operands, out); });
+  return fuses;
 }
 
 std::string matmul_library(const Context& context) {

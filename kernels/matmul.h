@@ -6,15 +6,20 @@
 
 namespace greyhound {
 
-enum class Activation { none, gelu };
+// What becomes of the product's value x: out = x; out = gelu(x), and pre_activation = x where it is given; or, for
+// backward, out = x gelu'(pre_activation), of which only `out` is written.
+enum class Activation { none, gelu, gelu_gradient };
 
 // out [M, N] = activation(alpha * op(a) [M, K] x op(b) [K, N] + beta * out + bias), row-major.
 //
 // a is [M, K], or [K, M] with transpose_a; b is [K, N], or [N, K] with transpose_b (a weight [out, in] of a
 // linear layer). Row strides are free. a and b share one dtype (fp32, bf16, fp16); out has that dtype or
 // fp32. Products are accumulated in fp32 and rounded once. With beta = 0 `out` is never read. The result
-// does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias). GELU reads the value
-// rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of pre_activation.
+// does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias).
+//
+// GELU and its gradient read the value rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of
+// pre_activation, or gelu_backward of the product. Not so where `fuses_activation`: there the library's epilogue reads
+// the value before it is rounded.
 struct Matmul {
   ConstTensor a;
   ConstTensor b;
@@ -25,7 +30,7 @@ struct Matmul {
   float beta = 0;
   ConstTensor bias;  // [N] in a's dtype or fp32, added to every row; optional
   Activation activation = Activation::none;
-  Tensor pre_activation;     // [M, N] in out's dtype: the value before the activation; optional
+  Tensor pre_activation;     // [M, N] in out's dtype: the value before the activation; optional with gelu alone
   ConstTensor alpha_factor;  // [1] fp32 on the device, read when the product runs: multiplies alpha; optional
 };
 
@@ -35,6 +40,10 @@ GREYHOUND_API void matmul(const Context& context, const Matmul& args, Workspace&
 // whose strides or alignments rule out a faster way may take less. On CUDA this also makes the library's handle, so
 // that a product can be captured in a graph without having run before.
 GREYHOUND_API std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args);
+
+// Whether an activation of such a product may be made by the library, which rounds otherwise than the operators of
+// kernels/elementwise.h: on CUDA, where that is faster. It depends on device and dtypes alone.
+GREYHOUND_API bool fuses_activation(const Context& context, DType operands, DType out);
 
 // Which library makes the products of this build on the context's device: "oneDNN 2.6.3", "built-in", ...
 GREYHOUND_API std::string matmul_library(const Context& context);
@@ -47,6 +56,7 @@ std::string matmul_library();
 namespace cuda {
 void matmul(const Context&, const Matmul&, Workspace&);
 std::size_t matmul_workspace_bytes(const Context&, const Matmul&);
+bool fuses_activation(const Context&, DType operands, DType out);
 std::string matmul_library();
 }  // namespace cuda
 

@@ -59,8 +59,8 @@ void Gpt::Impl::mlp_block_backward(const Pass& pass, std::int64_t layer) {
   if (recomputes_gelu()) gelu_forward(pass.context, {kept.hidden, kept.gelu});
   const ConstTensor grad_out = dropout_backward(pass, buffers, pass.at(layer, Pass::mlp_out));
   const Tensor grad_hidden = kept.gelu;
-  linear_backward(pass.context, block.mlp_out, grad_out, kept.gelu, grad_hidden, pass.accumulate, workspace);
-  gelu_backward(pass.context, {grad_hidden, kept.hidden, grad_hidden});
+  linear_backward(pass.context, block.mlp_out, grad_out, kept.gelu, grad_hidden, pass.accumulate, workspace,
+                  kept.hidden);
 
   if (recomputes_norms()) norm_forward(pass.context, block.ln_2, kept.residual_mid, kept.normed_2, {});
   const Tensor grad_normed = kept.normed_2;

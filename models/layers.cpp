@@ -53,10 +53,16 @@ void linear_gelu_forward(const Context& context, const Linear& linear, const Con
 }
 
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
-                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace) {
+                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace,
+                     const Tensor& pre_activation) {
   matmul(context, grad_weight_product(linear, grad_out, input, accumulate), workspace);
   if (linear.bias) column_sum(context, {grad_out, linear.bias.grad, accumulate}, workspace);
-  matmul(context, grad_input_product(linear, grad_out, grad_input), workspace);
+  Matmul product = grad_input_product(linear, grad_out, grad_input);
+  if (pre_activation) {
+    product.activation = Activation::gelu_gradient;
+    product.pre_activation = pre_activation;
+  }
+  matmul(context, product, workspace);
 }
 
 std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int64_t rows, std::int64_t in,

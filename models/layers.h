@@ -28,9 +28,11 @@ void linear_forward(const Context& context, const Linear& linear, const ConstTen
 void linear_gelu_forward(const Context& context, const Linear& linear, const ConstTensor& input,
                          const Tensor& pre_activation, const Tensor& out, Workspace& workspace);
 // grad_W (+)= grad_out^T input; grad_b (+)= sum over rows of grad_out; then grad_input = grad_out W, which may be
-// `input`'s memory.
+// `input`'s memory. With pre_activation, where input = gelu(pre_activation), it is the gradient of that:
+// (grad_out W) gelu'(pre_activation).
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
-                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace);
+                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace,
+                     const Tensor& pre_activation = {});
 // Scratch of a layer [out, in] for `rows` rows of input: forward alone, or forward and backward.
 std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out, bool backward);

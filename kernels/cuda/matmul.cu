@@ -87,6 +87,11 @@ void finish(const Context& context, const Matmul& args, const Tensor& from) {
       using T = typename decltype(tag)::type;
       launch_elementwise<T>(context, "matmul: gelu", {from}, out, Gelu{});
     });
+  } else if (args.activation == Activation::gelu_gradient) {
+    dispatch(out.dtype, "matmul: out", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      launch_elementwise<T>(context, "matmul: gelu_gradient", {from, args.pre_activation}, out, GeluGradient{});
+    });
   } else if (from.data != out.data) {
     const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * size_of(out.dtype); };
     const std::int64_t columns = out.columns();
@@ -105,20 +110,33 @@ bool aligned_rows(const ConstTensor& matrix) {
   return is_aligned(matrix.data) && (row_bytes % 16 == 0 || matrix.rows() <= 1);
 }
 
+// The library's fast kernels for 16-bit operands want rows that start at 16 bytes, and rows whose length is a multiple
+// of this: M, N or K, whichever lies along the rows of an operand or of out. Its others are several times slower, and
+// round the product before they add the bias.
+constexpr std::int64_t granule = thin_limit;
+
 // What the library takes beside its own workspace: alpha and beta, and a bias in out's dtype.
 constexpr std::int64_t scalar_count = 2;
 
 bool needs_conversion(const Matmul& args) { return args.bias.dtype != args.out.dtype || !is_aligned(args.bias.data); }
 
-// The product with its bias by the library, then the activation by a kernel of ours. False, with `out` untouched, where
-// the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the best.
+// The library adds a bias before GELU, not before its gradient.
+bool can_fuse_activation(const Context& context, const Matmul& args) {
+  return (args.activation == Activation::gelu || (args.activation == Activation::gelu_gradient && !args.bias)) &&
+         cuda::fuses_activation(context, args.a.dtype, args.out.dtype) && args.beta == 0 && !args.alpha_factor &&
+         aligned_rows(args.out) && aligned_rows(args.pre_activation) && args.out.columns() % granule == 0;
+}
+
+// The product with its bias by the library, and the activation in its epilogue or by a kernel of ours. False, with
+// `out` untouched, where the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the
+// best.
 bool library_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
   const Workspace::Scope scope(workspace);
   Product product{};
   product.a = args.a;
   product.b = args.b;
   product.from = args.out;
-  product.to = args.pre_activation ? args.pre_activation : args.out;
+  product.to = args.out;
   product.transpose_a = args.transpose_a;
   product.transpose_b = args.transpose_b;
   product.alpha = args.alpha;
@@ -138,7 +156,16 @@ bool library_product(const Context& context, const Matmul& args, Workspace& work
     product.scalars = scalars;
   }
   Products& products = products_of(context);
-  if (!(tuning ? products.tune(context, product) : products.multiply(context, product))) return false;
+  const auto run = [&] { return tuning ? products.tune(context, product) : products.multiply(context, product); };
+  if (can_fuse_activation(context, args)) {
+    product.activation = args.activation;
+    product.pre_activation = args.pre_activation;
+    if (run()) return true;
+    product.activation = Activation::none;
+    product.pre_activation = {};
+  }
+  if (args.pre_activation && args.activation != Activation::gelu_gradient) product.to = args.pre_activation;
+  if (!run()) return false;
   finish(context, args, product.to);
   return true;
 }
@@ -160,11 +187,6 @@ void plain_product(const Context& context, const Matmul& args, const Extent& ext
   dispatch_types(
       args, [&](auto operand, auto out) { tiled_product<decltype(operand), decltype(out)>(context, args, extent); });
 }
-
-// The library's fast kernels for 16-bit operands want rows that start at 16 bytes, and rows whose length is a multiple
-// of this: M, N or K, whichever lies along the rows of an operand or of out. Its others are several times slower, and
-// round the product before they add the bias.
-constexpr std::int64_t granule = thin_limit;
 
 std::int64_t whole(std::int64_t extent) { return extent - extent % granule; }
 
@@ -308,6 +330,13 @@ std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
     bytes += Workspace::size(DType::fp32, Shape{rows, whole(extent.n)});
   }
   return bytes;
+}
+
+// From Hopper on. Before it, a product with GELU in its epilogue took longer than the two kernels: llm.c found that for
+// A100, and keeps the two apart there.
+bool fuses_activation(const Context& context, DType operands, DType out) {
+  const DeviceScope device(context);
+  return operands != DType::fp32 && out == operands && cache_of(context).compute_capability >= 90;
 }
 
 std::string matmul_library() { return Products::library(); }

@@ -36,7 +36,7 @@ struct Epilogue {
   const float* alpha_factor;
   const void* bias;
   DType bias_dtype;
-  bool gelu;
+  Activation activation;
   Out* out;
   std::int64_t out_stride;
   Out* pre_activation;
@@ -48,7 +48,7 @@ struct Epilogue {
         alpha_factor(args.alpha_factor.as<float>()),
         bias(args.bias.data),
         bias_dtype(args.bias.dtype),
-        gelu(args.activation == Activation::gelu),
+        activation(args.activation),
         out(args.out.as<Out>()),
         out_stride(args.out.row_stride),
         pre_activation(args.pre_activation ? args.pre_activation.as<Out>() : nullptr),
@@ -71,8 +71,12 @@ struct Epilogue {
   __device__ void store(std::int64_t row, std::int64_t column, float sum) const {
     Out& target = out[row * out_stride + column];
     const Out result = narrow<Out>(value(column, sum, beta != 0 ? widen(target) : 0.0f));
+    if (activation == Activation::gelu_gradient) {
+      target = narrow<Out>(widen(result) * gelu_slope(widen(pre_activation[row * pre_stride + column])));
+      return;
+    }
     if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = result;
-    target = gelu ? narrow<Out>(cuda::gelu(widen(result))) : result;
+    target = activation == Activation::gelu ? narrow<Out>(gelu(widen(result))) : result;
   }
 
   // The same for packed_size<Out> neighbours from `first` on, of a row of `columns`, with accesses of 16 bytes.
@@ -84,13 +88,18 @@ struct Epilogue {
     for (int i = 0; i < packed_size<Out>; ++i) {
       if (first + i < columns) results[i] = value(first + i, sums[i], results[i]);
     }
-    if (pre_activation != nullptr) {
-      Out* pre = pre_activation + row * pre_stride;
-      cuda::store_packed(pre, first, columns, is_packed_aligned(pre), results);
-    }
-    if (gelu) {
+    Out* pre = pre_activation != nullptr ? pre_activation + row * pre_stride : nullptr;
+    if (activation == Activation::gelu_gradient) {
+      float inputs[packed_size<Out>];
+      unpack(load_packed(pre, first, columns, is_packed_aligned(pre)), inputs);
 #pragma unroll
-      for (float& result : results) result = cuda::gelu(widen(narrow<Out>(result)));
+      for (int i = 0; i < packed_size<Out>; ++i) results[i] = widen(narrow<Out>(results[i])) * gelu_slope(inputs[i]);
+    } else {
+      if (pre != nullptr) cuda::store_packed(pre, first, columns, is_packed_aligned(pre), results);
+      if (activation == Activation::gelu) {
+#pragma unroll
+        for (float& result : results) result = gelu(widen(narrow<Out>(result)));
+      }
     }
     cuda::store_packed(target, first, columns, is_packed_aligned(target), results);
   }

@@ -1,5 +1,6 @@
-// GELU in the epilogue of a product and gelu_forward give the same bits: a model may keep either of the two and make
-// the other again.
+// GELU in the epilogue of a product and gelu_forward give the same bits, and so do its gradient there and
+// gelu_backward: a model may keep either of the two and make the other again. Where the library makes the activation,
+// it rounds less.
 #include <greyhound/kernels/elementwise.h>
 #include <greyhound/kernels/matmul.h>
 #include <tests/cuda_support.h>
@@ -9,11 +10,33 @@
 using namespace greyhound;
 using namespace greyhound::cuda_test;
 
+namespace {
+
+// Whole tiles of a library, odd columns, odd depths (twice as deep as one block of them), a single row.
+const std::vector<std::array<std::int64_t, 3>> sizes = {{64, 96, 40}, {33, 100, 12}, {9, 17, 1030}, {1, 48, 12}};
+
+// Elements of `got` that are not those of `expected`: to the bit, or, where the library made the activation, within
+// `bound` of the element.
+template <class Bound>
+std::int64_t wrong_elements(const HostTensor& got, const HostTensor& expected, bool fused, const Bound& bound) {
+  if (!fused) return got.bytes() == expected.bytes() ? 0 : 1;
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < got.shape().elements(); ++i) {
+    if (!(std::fabs(got.get(i) - expected.get(i)) <= bound(i))) ++wrong;
+  }
+  return wrong;
+}
+
+// An activation read x where we read the rounded x: half an ulp of x, times a slope of at most 1.13, or half an ulp of
+// the factor of a gradient. Both round the result. tanh by the hardware is right to 2^-11.
+constexpr double hardware_tanh = 1.0 / 2048;
+
+}  // namespace
+
 TEST_CASE_ON_EACH_BACKEND("matmul: its GELU has the bits of gelu_forward") {
   const Context context = test::test_context(2);
-  // Whole tiles of a library, odd columns, odd depths (twice as deep as one block of them), a single row.
-  const std::vector<std::array<std::int64_t, 3>> sizes = {{64, 96, 40}, {33, 100, 12}, {9, 17, 1030}, {1, 48, 12}};
   for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const bool fused = fuses_activation(context, dtype, dtype);
     for (const auto& [m, n, k] : sizes) {
       for (const bool with_bias : {true, false}) {
         CAPTURE(name_of(dtype));
@@ -22,7 +45,8 @@ TEST_CASE_ON_EACH_BACKEND("matmul: its GELU has the bits of gelu_forward") {
         const Placed a(context, HostTensor::random(dtype, {m, k}, 1)), b(context, HostTensor::random(dtype, {n, k}, 2)),
             bias(context, with_bias ? HostTensor::random(dtype, {n}, 3) : HostTensor()),
             pre_activation(context, HostTensor(dtype, {m, n})), out(context, HostTensor(dtype, {m, n})),
-            alone(context, HostTensor(dtype, {m, n})), expected(context, HostTensor(dtype, {m, n}));
+            alone(context, HostTensor(dtype, {m, n})), before(context, HostTensor(dtype, {m, n})),
+            expected(context, HostTensor(dtype, {m, n}));
         Matmul args;
         args.a = a;
         args.b = b;
@@ -36,10 +60,66 @@ TEST_CASE_ON_EACH_BACKEND("matmul: its GELU has the bits of gelu_forward") {
         args.out = alone;
         args.pre_activation = {};
         matmul(context, args, scratch.workspace);
-        gelu_forward(context, {pre_activation, expected});
-        CHECK(out.back().bytes() == expected.back().bytes());
-        CHECK(alone.back().bytes() == expected.back().bytes());
+        args.out = before;
+        args.activation = Activation::none;
+        matmul(context, args, scratch.workspace);
+        gelu_forward(context, {before, expected});
+        const HostTensor want = expected.back(), x = before.back();
+        const auto bound = [&](std::int64_t i) {
+          return 0.6 * ulp(dtype, x.get(i)) + ulp(dtype, want.get(i)) + hardware_tanh * std::fabs(x.get(i));
+        };
+        CHECK(wrong_elements(out.back(), want, fused, bound) == 0);
+        CHECK(wrong_elements(alone.back(), want, fused, bound) == 0);
+        CHECK(wrong_elements(pre_activation.back(), x, fused, [&](std::int64_t i) { return ulp(dtype, x.get(i)); }) ==
+              0);
       }
     }
   }
+}
+
+TEST_CASE_ON_EACH_BACKEND("matmul: its gradient of GELU has the bits of gelu_backward") {
+  const Context context = test::test_context(2);
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const bool fused = fuses_activation(context, dtype, dtype);
+    for (const auto& [m, n, k] : sizes) {
+      CAPTURE(name_of(dtype));
+      CAPTURE(n);
+      const HostTensor x = HostTensor::random(dtype, {m, n}, 3, -4, 4);
+      const Placed a(context, HostTensor::random(dtype, {m, k}, 1)), b(context, HostTensor::random(dtype, {k, n}, 2)),
+          pre_activation(context, x), out(context, HostTensor(dtype, {m, n})),
+          product(context, HostTensor(dtype, {m, n})), expected(context, HostTensor(dtype, {m, n}));
+      Matmul args;
+      args.a = a;
+      args.b = b;
+      args.out = product;
+      GuardedWorkspace scratch(context, matmul_workspace_bytes(context, args));
+      matmul(context, args, scratch.workspace);
+      gelu_backward(context, {product, pre_activation, expected});
+      args.out = out;
+      args.activation = Activation::gelu_gradient;
+      args.pre_activation = pre_activation;
+      matmul(context, args, scratch.workspace);
+      const HostTensor grad_out = product.back(), want = expected.back();
+      const auto bound = [&](std::int64_t i) {
+        return 0.6 * ulp(dtype, grad_out.get(i)) + ulp(dtype, want.get(i)) +
+               4 * hardware_tanh * std::fabs(grad_out.get(i));
+      };
+      CHECK(wrong_elements(out.back(), want, fused, bound) == 0);
+      CHECK(pre_activation.back().bytes() == x.bytes());
+    }
+  }
+}
+
+TEST_CASE_ON_EACH_BACKEND("matmul: the gradient of GELU asks for the value before it") {
+  const Context context = test::test_context(2);
+  const Placed a(context, HostTensor(DType::fp32, {2, 4})), b(context, HostTensor(DType::fp32, {4, 8})),
+      out(context, HostTensor(DType::fp32, {2, 8}));
+  Matmul args;
+  args.a = a;
+  args.b = b;
+  args.out = out;
+  GuardedWorkspace scratch(context, matmul_workspace_bytes(context, args));
+  args.activation = Activation::gelu_gradient;
+  CHECK_THROWS_WITH_AS(matmul(context, args, scratch.workspace),
+                       "matmul: pre_activation not given, of which gelu_gradient takes the slope", Error);
 }
