@@ -154,6 +154,22 @@ __device__ inline void add_row(float (&sums)[D / 8][4], int half, float weight, 
   }
 }
 
+// This lane's share of the sum of grad_out * out over a row, pieces of 16 bytes.
+__device__ inline float part_of_dot(const bf16* out, const bf16* grad_out, int size) {
+  float dot = 0;
+  for (int first = static_cast<int>(threadIdx.x) % 4 * 8; first < size; first += 32) {
+    const uint4 a = *reinterpret_cast<const uint4*>(out + first);
+    const uint4 b = *reinterpret_cast<const uint4*>(grad_out + first);
+    const unsigned words[4] = {a.x, a.y, a.z, a.w}, others[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      dot = fmaf(__uint_as_float(words[i] << 16), __uint_as_float(others[i] << 16), dot);
+      dot = fmaf(__uint_as_float(words[i] & 0xffff0000u), __uint_as_float(others[i] & 0xffff0000u), dot);
+    }
+  }
+  return dot;
+}
+
 // 16 columns of products as a left operand.
 template <int Blocks>
 __device__ inline void pack_left(unsigned (&weights)[Blocks / 2][4], const float (&values)[Blocks][4]) {
