@@ -4,6 +4,7 @@
 #include <tests/cuda_stream.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace greyhound::test {
@@ -34,21 +35,46 @@ class Graph {
   // Kernels, fills and copies; nothing that allocates or runs on the host.
   bool only_device_work() const {
     if (cpu_as_device()) return true;
-    std::size_t count = 0;
-    cuda::check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
-    std::vector<cudaGraphNode_t> nodes(count);
-    cuda::check(cudaGraphGetNodes(graph_, nodes.data(), &count), "cudaGraphGetNodes");
-    for (cudaGraphNode_t node : nodes) {
-      cudaGraphNodeType type;
-      cuda::check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    const std::vector<cudaGraphNode_t> all = nodes();
+    for (cudaGraphNode_t node : all) {
+      const cudaGraphNodeType type = type_of(node);
       const bool expected = type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset ||
                             type == cudaGraphNodeTypeMemcpy || type == cudaGraphNodeTypeEmpty;
       if (!expected) return false;
     }
-    return count > 0;
+    return !all.empty();
+  }
+  // What cuobjdump calls the kernels. The runtime tells since 12.3; before, there are none.
+  std::vector<std::string> kernel_names() const {
+    std::vector<std::string> names;
+#if CUDART_VERSION >= 12030
+    if (cpu_as_device()) return names;
+    for (cudaGraphNode_t node : nodes()) {
+      if (type_of(node) != cudaGraphNodeTypeKernel) continue;
+      cudaKernelNodeParams kernel{};
+      cuda::check(cudaGraphKernelNodeGetParams(node, &kernel), "cudaGraphKernelNodeGetParams");
+      const char* name = nullptr;
+      cuda::check(cudaFuncGetName(&name, kernel.func), "cudaFuncGetName");
+      names.emplace_back(name);
+    }
+#endif
+    return names;
   }
 
  private:
+  std::vector<cudaGraphNode_t> nodes() const {
+    std::size_t count = 0;
+    cuda::check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
+    std::vector<cudaGraphNode_t> all(count);
+    cuda::check(cudaGraphGetNodes(graph_, all.data(), &count), "cudaGraphGetNodes");
+    return all;
+  }
+  static cudaGraphNodeType type_of(cudaGraphNode_t node) {
+    cudaGraphNodeType type;
+    cuda::check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+    return type;
+  }
+
   cudaStream_t stream_;
   Enqueue enqueue_;
   cudaGraph_t graph_ = nullptr;

@@ -2,6 +2,8 @@
 
 #include <greyhound/kernels/attention.h>
 
+#include <greyhound/kernels/cuda/attention_hopper_backward.cuh>
+#include <greyhound/kernels/cuda/attention_hopper_launch.cuh>
 #include <greyhound/kernels/cuda/attention_launch.cuh>
 #include <greyhound/kernels/cuda/attention_plain.cuh>
 
@@ -51,6 +53,35 @@ void backward_tiles(const Context& context, const AttentionTask<bf16>& task) {
       "attention_backward: queries");
 }
 
+template <class KeyTiling, class QueryTiling>
+void backward_warpgroups(const Context& context, const AttentionTask<bf16>& task, const hopper::AttentionMaps& maps,
+                         hopper::RowValues* row_values) {
+  hopper::launch<QueryTiling>(context, hopper::attention_query_grads_kernel<QueryTiling>,
+                              QueryTiling::template shared_bytes<2>, task, maps, "attention_backward: queries",
+                              row_values);
+  hopper::launch<KeyTiling>(context, hopper::attention_key_grads_kernel<KeyTiling>, KeyTiling::template shared_bytes<2>,
+                            task, maps, "attention_backward: keys and values",
+                            static_cast<const hopper::RowValues*>(row_values));
+}
+
+// False, with nothing enqueued, where Hopper's kernels do not take the task.
+bool backward_on_hopper(const Context& context, const AttentionTask<bf16>& task, Workspace& workspace) {
+  if (task.dropout.threshold > 0 || !hopper::is_hopper(context)) return false;
+  static const bool compiled = hopper::is_compiled(hopper::attention_key_grads_kernel<hopper::KeyGrads64>);
+  hopper::AttentionMaps maps{};
+  if (!compiled || !hopper::describe_task(maps, task)) return false;
+  const Workspace::Scope scope(workspace);
+  const Tensor values =
+      workspace.take(DType::fp32, hopper::row_values_shape(task.all_heads / task.heads, task.heads, task.tokens));
+  auto* row_values = static_cast<hopper::RowValues*>(values.data);
+  if (task.size <= hopper::KeyGrads64::D) {
+    backward_warpgroups<hopper::KeyGrads64, hopper::QueryGrads64>(context, task, maps, row_values);
+  } else {
+    backward_warpgroups<hopper::KeyGrads128, hopper::QueryGrads128>(context, task, maps, row_values);
+  }
+  return true;
+}
+
 template <class T, int D>
 void backward_plain(const Context& context, const AttentionTask<T>& task) {
   launch_attention(context, plain_key_grads_kernel<T, D>, task, plain_rows, plain_threads, plain_shared_bytes<D>,
@@ -63,9 +94,6 @@ void backward_plain(const Context& context, const AttentionTask<T>& task) {
 
 void attention_backward(const Context& context, const AttentionBackward& args, Workspace& workspace) {
   const DeviceScope device(context);
-  const Workspace::Scope scope(workspace);
-  float* row_dots =
-      workspace.take(DType::fp32, {args.batch, args.heads, args.out.rows() / args.batch}).template as<float>();
   dispatch(args.qkv.dtype, "attention: qkv", [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
@@ -75,14 +103,19 @@ void attention_backward(const Context& context, const AttentionBackward& args, W
       task.grad_out_stride = args.grad_out.row_stride;
       task.grad_qkv = args.grad_qkv.as<T>();
       task.grad_qkv_stride = args.grad_qkv.row_stride;
-      task.row_dots = row_dots;
+      const bool packed = std::is_same_v<T, bf16> && has_packed_heads(args.qkv, task.size) &&
+                          has_packed_heads(args.grad_out, task.size) && has_packed_heads(args.grad_qkv, task.size);
+      if constexpr (std::is_same_v<T, bf16>) {
+        if (packed && has_packed_heads(args.out, task.size) && backward_on_hopper(context, task, workspace)) return;
+      }
+      const Workspace::Scope scope(workspace);
+      task.row_dots = workspace.take(DType::fp32, {args.batch, args.heads, task.tokens}).template as<float>();
       const std::int64_t dots = static_cast<std::int64_t>(task.all_heads) * task.tokens;
       const std::int64_t blocks = (dots * dot_lanes + dot_threads - 1) / dot_threads;
       row_dots_kernel<T><<<static_cast<unsigned>(blocks), dot_threads, 0, stream_of(context.stream())>>>(task);
       check_launch("attention_backward: row sums");
       if constexpr (std::is_same_v<T, bf16>) {
-        if (has_packed_heads(args.qkv, task.size) && has_packed_heads(args.grad_out, task.size) &&
-            has_packed_heads(args.grad_qkv, task.size)) {
+        if (packed) {
           if (task.size <= KeyGrads64::D) {
             backward_tiles<KeyGrads64, QueryGrads64>(context, task);
           } else {

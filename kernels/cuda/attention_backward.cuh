@@ -27,7 +27,7 @@ struct BackwardTiling {
 
 using KeyGrads64 = BackwardTiling<64, 2, 4, 32, 2>;
 using KeyGrads128 = BackwardTiling<128, 1, 4, 32, 2>;
-using QueryGrads64 = BackwardTiling<64, 2, 4, 32, 2>;
+using QueryGrads64 = BackwardTiling<64, 2, 4, 32, 3>;
 using QueryGrads128 = BackwardTiling<128, 1, 4, 32, 3>;
 
 // As words_of_queries, for 16 x 8 [keys, queries]. Here a block of words belongs to four lanes, whose rows are four

@@ -1,0 +1,91 @@
+// Starts attention's kernels for Hopper. Internal to the CUDA backend.
+#pragma once
+
+#include <greyhound/core/context.h>
+#include <greyhound/core/cuda/cuda_check.h>
+#include <greyhound/kernels/cuda/cache.h>
+#include <greyhound/kernels/cuda/attention_hopper.cuh>
+
+#include <cuda_runtime.h>
+
+namespace greyhound::cuda::hopper {
+
+// Which devices these kernels are for; whether the program has their code is another question.
+inline bool is_hopper(const Context& context) { return cache_of(context).compute_capability == 90; }
+
+// Row values as a tensor of fp32.
+inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
+  return {batch, heads, (tokens + RowValues::rows - 1) / RowValues::rows, std::int64_t{sizeof(RowValues) / 4}};
+}
+
+// Whether `kernel` was compiled with Hopper's own instructions. Elsewhere it is empty, without shared memory. To be
+// asked with a Hopper device current; the answer is the same for all of them.
+template <class Kernel>
+bool is_compiled(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  return attributes.sharedSizeBytes > 0;
+}
+
+// The driver's cuTensorMapEncodeTiled; null where the driver has none.
+inline auto tensor_map_encoder() {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static const Encode encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    const bool usable = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+    return usable ? reinterpret_cast<Encode>(function) : nullptr;
+  }();
+  return encode;
+}
+
+// Boxes of 64 columns and 64 tokens of a tensor [batch, tokens, heads, size], rows `row_stride` elements apart. False
+// where the driver does not take it.
+inline bool describe_heads(CUtensorMap& map, const bf16* data, std::int64_t row_stride, int batch, int tokens,
+                           int heads, int size) {
+  const auto encode = tensor_map_encoder();
+  if (encode == nullptr) return false;
+  const auto extent = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
+  const cuuint64_t sizes[4] = {extent(size), extent(heads), extent(tokens), extent(batch)};
+  const cuuint64_t strides[3] = {extent(size * 2), extent(row_stride * 2), extent(row_stride * 2 * tokens)};
+  const cuuint32_t box[4] = {part_columns, 1, group_rows, 1}, steps[4] = {1, 1, 1, 1};
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(data), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Maps of the tensors that a forward task's kernel copies, or those of a backward task, which has a grad_out. Rows and
+// heads are whole pieces of 16 bytes.
+inline bool describe_task(AttentionMaps& maps, const AttentionTask<bf16>& task) {
+  const int batch = task.all_heads / task.heads;
+  const auto describe = [&](CUtensorMap& map, const bf16* data, std::int64_t stride, int heads) {
+    return describe_heads(map, data, stride, batch, task.tokens, heads, task.size);
+  };
+  if (!describe(maps.qkv, task.qkv, task.qkv_stride, 3 * task.heads)) return false;
+  if (task.grad_out == nullptr) return describe(maps.out, task.out, task.out_stride, task.heads);
+  return describe(maps.grad_out, task.grad_out, task.grad_out_stride, task.heads) &&
+         describe(maps.grad_qkv, task.grad_qkv, task.grad_qkv_stride, 3 * task.heads);
+}
+
+// One block for each Tiling::Rows rows of each head; `values` are the kernel's own arguments.
+template <class Tiling, class Kernel, class... Values>
+void launch(const Context& context, Kernel* kernel, int shared_bytes, const AttentionTask<bf16>& task,
+            const AttentionMaps& maps, const char* what, Values... values) {
+  const int blocks_per_head = (task.tokens + Tiling::Rows - 1) / Tiling::Rows;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "cudaFuncSetAttribute");
+  const unsigned blocks = static_cast<unsigned>(blocks_per_head) * static_cast<unsigned>(task.all_heads);
+  kernel<<<blocks, Tiling::Threads, static_cast<std::size_t>(shared_bytes), stream_of(context.stream())>>>(
+      task, maps, values..., blocks_per_head);
+  check_launch(what);
+}
+
+}  // namespace greyhound::cuda::hopper
