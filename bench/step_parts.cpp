@@ -53,9 +53,9 @@ const Kind kinds[] = {
     {"residual_forward", "residual", false, [](const StepShape& s) { return 3 * wide(s); }},
     {"dropout_apply", "dropout", false, [](const StepShape& s) { return 2 * wide(s); }},
     {"gelu_forward", "gelu, forward", false, [](const StepShape& s) { return 8 * wide(s); }},
-    {"gelu_backward", "gelu, backward", false, [](const StepShape& s) { return 12 * wide(s); }},
-    // Of the biases of 3 C, C, 4 C and C columns, a quarter of the calls each.
-    {"column_sum", "bias gradients", false, [](const StepShape& s) { return 2.25 * wide(s); }},
+    {"gelu_backward", "gelu and its bias, backward", false, [](const StepShape& s) { return 12 * wide(s); }},
+    // Of 3 C columns. Without dropout every other bias gradient is summed where its operand is written.
+    {"column_sum", "qkv's bias gradient", false, [](const StepShape& s) { return 3 * wide(s); }},
     {"attention_forward", "attention, forward", true, attention},
     {"attention_backward", "attention, backward", true, [](const StepShape& s) { return 2.5 * attention(s); }},
     {"cross_entropy_rows", "loss", false, nullptr},

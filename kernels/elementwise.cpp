@@ -29,11 +29,15 @@ void gelu_forward(const Context& context, const GeluForward& args) {
       context, [&] { cpu::gelu_forward(context, args); }, [&] { cuda::gelu_forward(context, args); });
 }
 
-void gelu_backward(const Context& context, const GeluBackward& args) {
+void gelu_backward(const Context& context, const GeluBackward& args, Workspace& workspace) {
   require_same(context, args.input, "gelu_backward: input", args.grad_out, "gelu_backward: grad_out");
   require_same(context, args.input, "gelu_backward: input", args.grad_input, "gelu_backward: grad_input");
+  if (args.grad_bias) {
+    require_vector(context, args.grad_bias, "gelu_backward: grad_bias", DType::fp32, args.input.columns());
+  }
   run_on_device(
-      context, [&] { cpu::gelu_backward(context, args); }, [&] { cuda::gelu_backward(context, args); });
+      context, [&] { cpu::gelu_backward(context, args, workspace); },
+      [&] { cuda::gelu_backward(context, args, workspace); });
 }
 
 void softcap(const Context& context, const Softcap& args) {

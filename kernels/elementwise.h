@@ -24,12 +24,16 @@ struct GeluForward {
 };
 GREYHOUND_API void gelu_forward(const Context& context, const GeluForward& args);
 
-// grad_input = grad_out * gelu'(input). grad_input may be grad_out.
+// grad_input = grad_out * gelu'(input). grad_input may be grad_out. grad_bias (+)= column_sum of grad_input, to the
+// bit: the gradient of a bias that was added to make `input`; on CUDA in the same pass over memory.
 struct GeluBackward {
-  ConstTensor grad_out, input;
+  ConstTensor grad_out, input;  // [rows, C], fp32 or bf16; without grad_bias of any shape
   Tensor grad_input;
+  Tensor grad_bias;  // [C] fp32; optional
+  bool accumulate_bias = false;
 };
-GREYHOUND_API void gelu_backward(const Context& context, const GeluBackward& args);
+// The workspace, of column_sum_workspace_bytes, serves grad_bias alone.
+GREYHOUND_API void gelu_backward(const Context& context, const GeluBackward& args, Workspace& workspace);
 
 // out = cap tanh(input / cap), between -cap and cap; infinite values stay what they are, as in the losses. Any shape;
 // fp32 or bf16; out may be input.
@@ -74,7 +78,7 @@ GREYHOUND_API void cast(const Context& context, const Cast& args);
 
 namespace cpu {
 void gelu_forward(const Context&, const GeluForward&);
-void gelu_backward(const Context&, const GeluBackward&);
+void gelu_backward(const Context&, const GeluBackward&, Workspace&);
 void softcap(const Context&, const Softcap&);
 void residual_forward(const Context&, const ResidualForward&);
 void dropout_apply(const Context&, const DropoutApply&);
@@ -84,7 +88,7 @@ void cast(const Context&, const Cast&);
 }  // namespace cpu
 namespace cuda {
 void gelu_forward(const Context&, const GeluForward&);
-void gelu_backward(const Context&, const GeluBackward&);
+void gelu_backward(const Context&, const GeluBackward&, Workspace&);
 void softcap(const Context&, const Softcap&);
 void residual_forward(const Context&, const ResidualForward&);
 void dropout_apply(const Context&, const DropoutApply&);

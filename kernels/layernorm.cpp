@@ -64,6 +64,9 @@ void layernorm_backward(const Context& context, const LayerNormBackward& args, W
   require_matrix(context, args.grad_input, "layernorm_backward: grad_input", dtype, rows, channels);
   require_vector(context, args.grad_weight, "layernorm_backward: grad_weight", DType::fp32, channels);
   if (args.grad_bias) require_vector(context, args.grad_bias, "layernorm_backward: grad_bias", DType::fp32, channels);
+  if (args.grad_input_sums) {
+    require_vector(context, args.grad_input_sums, "layernorm_backward: grad_input_sums", DType::fp32, channels);
+  }
   require(!args.accumulate_input || !args.grad_input || args.grad_input.data != args.grad_out.data,
           "layernorm_backward: grad_input must not be grad_out when it is accumulated into");
   run_on_device(

@@ -45,9 +45,12 @@ struct LayerNormBackward {
   ConstTensor mean, rstd;  // [rows] fp32
   Tensor grad_input;       // [rows, C]; must not alias grad_out unless accumulate_input is false
   bool accumulate_input = false;
-  Tensor grad_weight;  // [C] fp32
-  Tensor grad_bias;    // [C] fp32; optional
-  bool accumulate_weight = false;
+  Tensor grad_weight;              // [C] fp32
+  Tensor grad_bias;                // [C] fp32; optional
+  bool accumulate_weight = false;  // also for grad_bias and grad_input_sums
+  // [C] fp32; (+)= sum over rows of grad_input as it is then: the gradient of a bias that was added to make `input`, if
+  // nothing else adds to grad_input afterwards. Optional.
+  Tensor grad_input_sums;
 };
 GREYHOUND_API void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace);
 GREYHOUND_API std::size_t layernorm_backward_workspace_bytes(const Context& context, std::int64_t rows,

@@ -30,8 +30,6 @@ void check(const Context& context, const Matmul& args) {
     require(pre.dtype == out.dtype && pre.rows() == m && pre.columns() == n, "matmul: pre_activation: expected ",
             name_of(out.dtype), " [", m, ", ", n, "] as out is, got ", name_of(pre.dtype), " ", to_string(pre.shape));
   }
-  require(pre || args.activation != Activation::gelu_gradient || out.elements() == 0,
-          "matmul: pre_activation not given, of which gelu_gradient takes the slope");
   if (args.alpha_factor) require_tensor(args.alpha_factor, "matmul: alpha_factor", DType::fp32, Shape{1});
   require_device(context, args.alpha_factor, "matmul: alpha_factor");
   require_device(context, a, "matmul: a");

@@ -6,9 +6,8 @@
 
 namespace greyhound {
 
-// What becomes of the product's value x: out = x; out = gelu(x), and pre_activation = x where it is given; or, for
-// backward, out = x gelu'(pre_activation), of which only `out` is written.
-enum class Activation { none, gelu, gelu_gradient };
+// What becomes of the product's value x: out = x; or out = gelu(x).
+enum class Activation { none, gelu };
 
 // out [M, N] = activation(alpha * op(a) [M, K] x op(b) [K, N] + beta * out + bias), row-major.
 //
@@ -17,9 +16,8 @@ enum class Activation { none, gelu, gelu_gradient };
 // fp32. Products are accumulated in fp32 and rounded once. With beta = 0 `out` is never read. The result
 // does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias).
 //
-// GELU and its gradient read the value rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of
-// pre_activation, or gelu_backward of the product. Not so where `fuses_activation`: there the library's epilogue reads
-// the value before it is rounded.
+// GELU reads the value rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of pre_activation.
+// Not so where `fuses_activation`: there the library's epilogue reads the value before it is rounded.
 struct Matmul {
   ConstTensor a;
   ConstTensor b;
@@ -30,7 +28,7 @@ struct Matmul {
   float beta = 0;
   ConstTensor bias;  // [N] in a's dtype or fp32, added to every row; optional
   Activation activation = Activation::none;
-  Tensor pre_activation;     // [M, N] in out's dtype: the value before the activation; optional with gelu alone
+  Tensor pre_activation;     // [M, N] in out's dtype: the value before the activation; optional
   ConstTensor alpha_factor;  // [1] fp32 on the device, read when the product runs: multiplies alpha; optional
 };
 

@@ -29,7 +29,7 @@ constexpr std::array<const char*, MatmulKey::fields> field_names{"m",
                                                                  "device_scalars",
                                                                  "activation",
                                                                  "ld_pre"};
-constexpr std::array<std::string_view, 3> activation_names{"none", "gelu", "gelu_gradient"};
+constexpr std::array<std::string_view, 2> activation_names{"none", "gelu"};
 constexpr std::string_view hexadecimal_digits = "0123456789abcdef";
 constexpr std::array<DType, 3> dtypes{DType::fp32, DType::bf16, DType::fp16};
 
@@ -101,12 +101,12 @@ std::int64_t parse_field(Line& line, int field) {
     line.fail("fp32, bf16 or fp16 before this");
   }
   if (field == MatmulKey::activation) {
-    for (std::size_t i = activation_names.size(); i-- > 0;) {  // "gelu" is also how another begins
+    for (std::size_t i = 0; i < activation_names.size(); ++i) {
       if (!line.begins_with(activation_names[i])) continue;
       line.expect(activation_names[i]);
       return static_cast<std::int64_t>(i);
     }
-    line.fail("none, gelu or gelu_gradient");
+    line.fail("none or gelu");
   }
   const std::int64_t value = line.integer("a number");
   if (is_flag(field) && value > 1) line.fail("0 or 1 before this");

@@ -16,6 +16,16 @@ ConstTensor dropout_backward(const Pass& pass, const SharedActivations<Tensor>& 
   return buffers.normed_f;
 }
 
+// The bias gradient of a layer that adds to the residual stream: the norm's backward that completes grad_residual for
+// it makes it on its way, unless dropout comes between.
+Tensor summed_by_norm(const Pass& pass, const Linear& linear) {
+  return pass.dropout == 0 ? linear.bias.grad : Tensor();
+}
+void bias_backward_behind_dropout(const Pass& pass, const Linear& linear, const ConstTensor& grad_out,
+                                  Workspace& workspace) {
+  if (pass.dropout > 0) bias_backward(pass.context, linear, grad_out, pass.accumulate, workspace);
+}
+
 }  // namespace
 
 void Gpt::Impl::backward(const Pass& pass, const ConstTensor& tokens, const GradientHook& gradient_complete) {
@@ -41,7 +51,8 @@ void Gpt::Impl::backward(const Pass& pass, const ConstTensor& tokens, const Grad
 void Gpt::Impl::final_norm_backward(const Pass& pass) {
   const SharedActivations<Tensor> buffers = activations(pass);
   norm_backward(pass.context, ln_f, buffers.grad_residual, block_input(pass, config.n_layer),
-                {buffers.mean_f, buffers.rstd_f}, buffers.grad_residual, false, pass.accumulate, workspace);
+                {buffers.mean_f, buffers.rstd_f}, buffers.grad_residual, false, pass.accumulate, workspace,
+                summed_by_norm(pass, blocks.back().mlp_out));
 }
 
 // All of a block's forward but its output, which is the next block's input and was kept.
@@ -59,14 +70,16 @@ void Gpt::Impl::mlp_block_backward(const Pass& pass, std::int64_t layer) {
   if (recomputes_gelu()) gelu_forward(pass.context, {kept.hidden, kept.gelu});
   const ConstTensor grad_out = dropout_backward(pass, buffers, pass.at(layer, Pass::mlp_out));
   const Tensor grad_hidden = kept.gelu;
-  linear_backward(pass.context, block.mlp_out, grad_out, kept.gelu, grad_hidden, pass.accumulate, workspace,
-                  kept.hidden);
+  bias_backward_behind_dropout(pass, block.mlp_out, grad_out, workspace);
+  linear_backward(pass.context, block.mlp_out, grad_out, kept.gelu, grad_hidden, pass.accumulate, workspace);
+  gelu_backward(pass.context, {grad_hidden, kept.hidden, grad_hidden, block.mlp_in.bias.grad, pass.accumulate},
+                workspace);
 
   if (recomputes_norms()) norm_forward(pass.context, block.ln_2, kept.residual_mid, kept.normed_2, {});
   const Tensor grad_normed = kept.normed_2;
   linear_backward(pass.context, block.mlp_in, grad_hidden, kept.normed_2, grad_normed, pass.accumulate, workspace);
   norm_backward(pass.context, block.ln_2, grad_normed, kept.residual_mid, {kept.mean_2, kept.rstd_2},
-                buffers.grad_residual, true, pass.accumulate, workspace);
+                buffers.grad_residual, true, pass.accumulate, workspace, summed_by_norm(pass, block.attention_out));
 }
 
 void Gpt::Impl::attention_block_backward(const Pass& pass, std::int64_t layer) {
@@ -79,6 +92,7 @@ void Gpt::Impl::attention_block_backward(const Pass& pass, std::int64_t layer) {
   const Tensor grad_attention = kept.gelu.slice(rows * 3 * channels, {rows, channels});
 
   const ConstTensor grad_out = dropout_backward(pass, buffers, pass.at(layer, Pass::attention_out));
+  bias_backward_behind_dropout(pass, block.attention_out, grad_out, workspace);
   linear_backward(pass.context, block.attention_out, grad_out, kept.attention, grad_attention, pass.accumulate,
                   workspace);
   attention_backward(pass.context,
@@ -88,9 +102,11 @@ void Gpt::Impl::attention_block_backward(const Pass& pass, std::int64_t layer) {
 
   if (recomputes_norms()) norm_forward(pass.context, block.ln_1, residual, kept.normed_1, {});
   const Tensor grad_normed = kept.normed_1;
+  bias_backward(pass.context, block.attention_in, grad_qkv, pass.accumulate, workspace);
   linear_backward(pass.context, block.attention_in, grad_qkv, kept.normed_1, grad_normed, pass.accumulate, workspace);
   norm_backward(pass.context, block.ln_1, grad_normed, residual, {kept.mean_1, kept.rstd_1}, buffers.grad_residual,
-                true, pass.accumulate, workspace);
+                true, pass.accumulate, workspace,
+                layer == 0 ? Tensor() : summed_by_norm(pass, blocks[layer - 1].mlp_out));
 }
 
 void Gpt::Impl::embed_backward(const Pass& pass, const ConstTensor& tokens) {

@@ -53,16 +53,14 @@ void linear_gelu_forward(const Context& context, const Linear& linear, const Con
 }
 
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
-                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace,
-                     const Tensor& pre_activation) {
+                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace) {
   matmul(context, grad_weight_product(linear, grad_out, input, accumulate), workspace);
+  matmul(context, grad_input_product(linear, grad_out, grad_input), workspace);
+}
+
+void bias_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out, bool accumulate,
+                   Workspace& workspace) {
   if (linear.bias) column_sum(context, {grad_out, linear.bias.grad, accumulate}, workspace);
-  Matmul product = grad_input_product(linear, grad_out, grad_input);
-  if (pre_activation) {
-    product.activation = Activation::gelu_gradient;
-    product.pre_activation = pre_activation;
-  }
-  matmul(context, product, workspace);
 }
 
 std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int64_t rows, std::int64_t in,
@@ -117,7 +115,7 @@ void add_and_norm(const Context& context, const LayerNorm& norm, const ResidualF
 
 void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,
                    const NormStatistics& statistics, const Tensor& grad_input, bool accumulate_input, bool accumulate,
-                   Workspace& workspace) {
+                   Workspace& workspace, const Tensor& grad_bias_before) {
   LayerNormBackward args;
   args.grad_out = grad_out;
   args.input = input;
@@ -128,6 +126,7 @@ void norm_backward(const Context& context, const LayerNorm& norm, const ConstTen
   args.accumulate_input = accumulate_input;
   args.grad_weight = norm.weight.grad;
   args.grad_bias = norm.bias.grad;
+  args.grad_input_sums = grad_bias_before;
   args.accumulate_weight = accumulate;
   layernorm_backward(context, args, workspace);
 }

@@ -27,12 +27,12 @@ void linear_forward(const Context& context, const Linear& linear, const ConstTen
 // pre_activation = input W^T + b; out = gelu(pre_activation), in the product's epilogue.
 void linear_gelu_forward(const Context& context, const Linear& linear, const ConstTensor& input,
                          const Tensor& pre_activation, const Tensor& out, Workspace& workspace);
-// grad_W (+)= grad_out^T input; grad_b (+)= sum over rows of grad_out; then grad_input = grad_out W, which may be
-// `input`'s memory. With pre_activation, where input = gelu(pre_activation), it is the gradient of that:
-// (grad_out W) gelu'(pre_activation).
+// grad_W (+)= grad_out^T input; then grad_input = grad_out W, which may be `input`'s memory.
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
-                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace,
-                     const Tensor& pre_activation = {});
+                     const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace);
+// grad_b (+)= sum over rows of grad_out, where no operator that wrote grad_out has made that sum on its way.
+void bias_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out, bool accumulate,
+                   Workspace& workspace);
 // Scratch of a layer [out, in] for `rows` rows of input: forward alone, or forward and backward.
 std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int64_t rows, std::int64_t in,
                                    std::int64_t out, bool backward);
@@ -51,9 +51,10 @@ void norm_forward(const Context& context, const LayerNorm& norm, const ConstTens
 void add_and_norm(const Context& context, const LayerNorm& norm, const ResidualForward& sum, const Tensor& out,
                   const NormStatistics& statistics);
 // grad_input (+)= d loss / d input; grad_w and grad_b (+)= theirs. Without accumulate_input it may be grad_out.
+// grad_bias_before, if given, (+)= the sum over rows of grad_input: of a layer whose output is grad_input's gradient.
 void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,
                    const NormStatistics& statistics, const Tensor& grad_input, bool accumulate_input, bool accumulate,
-                   Workspace& workspace);
+                   Workspace& workspace, const Tensor& grad_bias_before = {});
 
 // Looks a layer's tensors up in the blocks of weights and gradients by name: "h.0.ln_1" has "h.0.ln_1.weight" and, when
 // `bias`, "h.0.ln_1.bias".

@@ -58,7 +58,7 @@ void gelu_forward(const Context& context, const GeluForward& args) {
   });
 }
 
-void gelu_backward(const Context& context, const GeluBackward& args) {
+void gelu_backward(const Context& context, const GeluBackward& args, Workspace& workspace) {
   dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Extent extent = flattened(args.input, args.grad_out, args.grad_input);
@@ -72,6 +72,7 @@ void gelu_backward(const Context& context, const GeluBackward& args) {
       }
     });
   });
+  if (args.grad_bias) cpu::column_sum(context, {args.grad_input, args.grad_bias, args.accumulate_bias}, workspace);
 }
 
 void softcap(const Context& context, const Softcap& args) {

@@ -104,7 +104,9 @@ std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows
   return Workspace::size(DType::fp64, {RowBlocks(rows).count, 2, channels});
 }
 
-void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
+namespace {
+
+void rows_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
   const std::int64_t rows = args.input.rows(), columns = args.input.columns();
   const RowBlocks blocks(rows);
   const Workspace::Scope scope(workspace);
@@ -132,6 +134,14 @@ void layernorm_backward(const Context& context, const LayerNormBackward& args, W
     add_partials(context, partials + columns, blocks.count, 2 * columns, columns, args.grad_bias.as<float>(),
                  args.accumulate_weight);
   }
+}
+
+}  // namespace
+
+void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
+  rows_backward(context, args, workspace);
+  if (!args.grad_input_sums) return;
+  cpu::column_sum(context, {args.grad_input, args.grad_input_sums, args.accumulate_weight}, workspace);
 }
 
 }  // namespace greyhound::cpu

@@ -149,13 +149,7 @@ void finish_panel(const Matmul& args, std::int64_t first_row, std::int64_t first
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) row[c] = alpha * source[c] + beta * to_float(out[c]) + bias[c];
     }
-    if (args.activation == Activation::gelu_gradient) {
-      const Out* pre = args.pre_activation.row<Out>(first_row + r) + first_column;
-#pragma omp simd
-      for (std::int64_t c = 0; c < columns; ++c) {
-        row[c] = to_float(from_float<Out>(row[c])) * gelu_slope(to_float(pre[c]));
-      }
-    } else if (args.pre_activation) {
+    if (args.pre_activation) {
       Out* pre = args.pre_activation.row<Out>(first_row + r) + first_column;
 #pragma omp simd
       for (std::int64_t c = 0; c < columns; ++c) pre[c] = from_float<Out>(row[c]);

@@ -1,9 +1,14 @@
-// Sums over rows. Contract: kernels/elementwise.h.
+// Sums over rows, of a tensor and of GELU's gradient on its way to memory. Contracts: kernels/elementwise.h.
 #include <greyhound/kernels/elementwise.h>
 
 #include <greyhound/kernels/cuda/block_reduce.cuh>
 #include <greyhound/kernels/cuda/column_partials.cuh>
 #include <greyhound/kernels/cuda/elementwise.cuh>
+#include <greyhound/kernels/cuda/gelu.cuh>
+
+#include <algorithm>
+#include <initializer_list>
+#include <type_traits>
 
 namespace greyhound::cuda {
 
@@ -24,13 +29,54 @@ struct RowBlocks {
   static std::int64_t bound(std::int64_t rows) { return std::min(most_blocks, (rows + least_size - 1) / least_size); }
 };
 
-// One block per block of rows and 32 packs of 16 bytes of columns; each of its warps takes 8 rows at a time. Eight
-// neighbouring rows are added in fp32, everything else in fp64 and in order. Reads the input once.
+// What is summed, 16 bytes of a row at a time: load() only reads, so that several loads are on their way at once.
+// `packed`: every row begins on 16 bytes.
 template <class T, bool packed>
+struct InputRows {
+  using Element = T;
+  using Held = Packed<T>;
+  const T* input;
+  std::int64_t stride;
+  __device__ Held load(std::int64_t row, int first, int columns) const {
+    return load_packed(input + row * stride, first, columns, packed);
+  }
+  __device__ void values(const Held& held, std::int64_t, int, int, float (&out)[packed_size<T>]) const {
+    unpack(held, out);
+  }
+};
+
+// Makes grad_input as well; what is summed is what it was rounded to.
+template <class T, bool packed>
+struct GeluGradientRows {
+  using Element = T;
+  struct Held {
+    Packed<T> grad_out, input;
+  };
+  const T *grad_out, *input;
+  T* grad_input;
+  std::int64_t grad_out_stride, input_stride, grad_input_stride;
+  __device__ Held load(std::int64_t row, int first, int columns) const {
+    return {load_packed(grad_out + row * grad_out_stride, first, columns, packed),
+            load_packed(input + row * input_stride, first, columns, packed)};
+  }
+  __device__ void values(const Held& held, std::int64_t row, int first, int columns,
+                         float (&out)[packed_size<T>]) const {
+    float in[2][packed_size<T>];
+    unpack(held.grad_out, in[0]);
+    unpack(held.input, in[1]);
+    GeluGradient{}(row, first, in, out);
+    store_packed(grad_input + row * grad_input_stride, first, columns, packed, out);
+    unpack(pack<T>(out), out);
+  }
+};
+
+// One block per block of rows and 32 packs of 16 bytes of columns; each of its warps takes 8 rows at a time. Eight
+// neighbouring rows are added in fp32, everything else in fp64 and in order. Reads its operands once.
+template <class Source>
 __global__ void __launch_bounds__(sum_threads)
-    partial_column_sum_kernel(const T* input, std::int64_t stride, std::int64_t rows, int columns,
-                              std::int64_t rows_per_block, double* partials) {
-  constexpr int size = packed_size<T>, block_columns = warp_size * size;
+    partial_column_sum_kernel(const Source source, std::int64_t rows, int columns, std::int64_t rows_per_block,
+                              double* partials) {
+  constexpr int size = packed_size<typename Source::Element>, block_columns = warp_size * size;
   __shared__ double shared[sum_warps][block_columns];
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const int block_first = static_cast<int>(blockIdx.x) * block_columns, first = block_first + lane * size;
@@ -38,17 +84,17 @@ __global__ void __launch_bounds__(sum_threads)
   double sums[size] = {};
   if (first < columns) {
     for (std::int64_t base = begin + warp * turn_rows; base < end; base += block_turn) {
-      Packed<T> held[turn_rows];
+      typename Source::Held held[turn_rows];
 #pragma unroll
       for (int k = 0; k < turn_rows; ++k) {
-        held[k].bits = make_uint4(0, 0, 0, 0);
-        if (base + k < end) held[k] = load_packed(input + (base + k) * stride, first, columns, packed);
+        if (base + k < end) held[k] = source.load(base + k, first, columns);
       }
       float run[size] = {};
 #pragma unroll
       for (int k = 0; k < turn_rows; ++k) {
+        if (base + k >= end) break;
         float values[size];
-        unpack(held[k], values);
+        source.values(held[k], base + k, first, columns, values);
 #pragma unroll
         for (int i = 0; i < size; ++i) run[i] += values[i];
       }
@@ -76,6 +122,40 @@ struct PutSum {
   }
 };
 
+// out (+)= sums over the rows of a source.
+template <class Source>
+void launch_sums(const Context& context, const char* name, const Source& source, std::int64_t rows,
+                 std::int64_t columns, const Tensor& out, bool accumulate, Workspace& workspace) {
+  require_row_sizes(1, columns, name);
+  const Workspace::Scope scope(workspace);
+  const RowBlocks blocks(rows);
+  double* partials = workspace.take(DType::fp64, {blocks.count, columns}).template as<double>();
+  const cudaStream_t stream = stream_of(context.stream());
+  if (rows > 0) {
+    constexpr std::int64_t block_columns = warp_size * packed_size<typename Source::Element>;
+    const dim3 grid(static_cast<unsigned>((columns + block_columns - 1) / block_columns),
+                    static_cast<unsigned>(blocks.count));
+    partial_column_sum_kernel<<<grid, sum_threads, 0, stream>>>(source, rows, static_cast<int>(columns), blocks.size,
+                                                                partials);
+    check_launch(name);
+  }
+  add_partials(stream, name, partials, blocks.count, columns, PutSum{out.as<float>(), accumulate});
+}
+
+// Calls function(TypeTag<T>{}, std::bool_constant<packed>{}).
+template <class Function>
+void dispatch_packed(DType dtype, std::initializer_list<ConstTensor> tensors, Function&& function) {
+  dispatch_fp32_bf16(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const bool packed = std::all_of(tensors.begin(), tensors.end(), rows_are_packed<T>);
+    if (packed) {
+      function(tag, std::true_type{});
+    } else {
+      function(tag, std::false_type{});
+    }
+  });
+}
+
 }  // namespace
 
 std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::int64_t columns) {
@@ -85,27 +165,32 @@ std::size_t column_sum_workspace_bytes(const Context&, std::int64_t rows, std::i
 void column_sum(const Context& context, const ColumnSum& args, Workspace& workspace) {
   const std::int64_t rows = args.input.rows(), columns = args.input.columns();
   if (columns == 0) return;
-  require_row_sizes(1, columns, "column_sum");
   const DeviceScope device(context);
-  const Workspace::Scope scope(workspace);
-  const RowBlocks blocks(rows);
-  double* partials = workspace.take(DType::fp64, {blocks.count, columns}).as<double>();
-  const cudaStream_t stream = stream_of(context.stream());
-  if (rows > 0) {
+  dispatch_packed(args.input.dtype, {args.input}, [&](auto tag, auto packed) {
+    using T = typename decltype(tag)::type;
+    const InputRows<T, packed.value> source{args.input.as<T>(), args.input.row_stride};
+    launch_sums(context, "column_sum", source, rows, columns, args.out, args.accumulate, workspace);
+  });
+}
+
+void gelu_backward(const Context& context, const GeluBackward& args, Workspace& workspace) {
+  const std::int64_t rows = args.input.rows(), columns = args.input.columns();
+  if (!args.grad_bias) {
     dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      constexpr std::int64_t block_columns = warp_size * packed_size<T>;
-      const dim3 grid(static_cast<unsigned>((columns + block_columns - 1) / block_columns),
-                      static_cast<unsigned>(blocks.count));
-      const auto kernel =
-          rows_are_packed<T>(args.input) ? partial_column_sum_kernel<T, true> : partial_column_sum_kernel<T, false>;
-      kernel<<<grid, sum_threads, 0, stream>>>(args.input.as<T>(), args.input.row_stride, rows,
-                                               static_cast<int>(columns), blocks.size, partials);
-      check_launch("column_sum");
+      launch_elementwise<T>(context, "gelu_backward", {args.grad_out, args.input}, args.grad_input, GeluGradient{});
     });
+    return;
   }
-  add_partials(stream, "column_sum: partial sums", partials, blocks.count, columns,
-               PutSum{args.out.as<float>(), args.accumulate});
+  if (columns == 0) return;
+  const DeviceScope device(context);
+  dispatch_packed(args.input.dtype, {args.grad_out, args.input, args.grad_input}, [&](auto tag, auto packed) {
+    using T = typename decltype(tag)::type;
+    const GeluGradientRows<T, packed.value> source{args.grad_out.as<T>(),   args.input.as<T>(),
+                                                   args.grad_input.as<T>(), args.grad_out.row_stride,
+                                                   args.input.row_stride,   args.grad_input.row_stride};
+    launch_sums(context, "gelu_backward", source, rows, columns, args.grad_bias, args.accumulate_bias, workspace);
+  });
 }
 
 }  // namespace greyhound::cuda

@@ -92,13 +92,9 @@ MatmulKey key_of(const Product& p) {
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
   const bool bias = p.bias != nullptr, pre = static_cast<bool>(p.pre_activation);
-  switch (p.activation) {
-    case Activation::gelu:
-      if (pre) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case Activation::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
-    default: return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  }
+  if (p.activation == Activation::none) return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  if (pre) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
 std::string describe(const MatmulKey& key) {

@@ -1,5 +1,5 @@
-// Formulas: kernels/elementwise.h. The element-wise loops are in elementwise.cuh; column_sum and cast have files of
-// their own.
+// Formulas: kernels/elementwise.h. The element-wise loops are in elementwise.cuh; cast has a file of its own, and so
+// have the operators that sum over rows, gelu_backward among them.
 #include <greyhound/kernels/elementwise.h>
 
 #include <greyhound/core/cuda/device_scope.h>
@@ -57,13 +57,6 @@ void gelu_forward(const Context& context, const GeluForward& args) {
   dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch_elementwise<T>(context, "gelu_forward", {args.input}, args.out, Gelu{});
-  });
-}
-
-void gelu_backward(const Context& context, const GeluBackward& args) {
-  dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    launch_elementwise<T>(context, "gelu_backward", {args.grad_out, args.input}, args.grad_input, GeluGradient{});
   });
 }
 

@@ -11,8 +11,8 @@ namespace greyhound::cuda {
 
 namespace {
 
-// Rows are cut into at most 528 blocks (four to each of an H200's 132 multiprocessors), each with a partial sum of
-// grad_weight and grad_bias of its own. The cut follows from the number of rows alone.
+// Rows are cut into at most 528 blocks (four to each of an H200's 132 multiprocessors), each with partial sums of its
+// own: of grad_weight, of grad_bias and of grad_input. The cut follows from the number of rows alone.
 struct RowBlocks {
   static constexpr std::int64_t least_size = 16, most_count = 528;
   std::int64_t size, count;
@@ -27,9 +27,9 @@ struct BackwardArguments {
   const T *grad_out, *input, *weight;
   const float *mean, *rstd;
   T* grad_input;
-  float* partials;  // [blocks, 2, columns]: of grad_weight, of grad_bias
+  float* partials;  // [blocks, sums, columns]
   std::int64_t grad_out_stride, input_stride, grad_input_stride, rows, rows_per_block;
-  int columns;
+  int columns, sums;  // 3, or 2 when those of grad_input are not asked for
   bool accumulate;
 };
 
@@ -58,11 +58,11 @@ __device__ void row_sums(const Row& grad_out, const Row& input, int columns, flo
 }
 
 // grad_input (+)= rstd (g - mean(g) - xhat mean(g xhat)); takes the lane's terms of grad_weight and grad_bias to
-// add(k, i, first, weight term, bias term).
-template <class T, class Group, class Row, class Weight, class Old, class AddTerms>
+// add(k, i, first, weight term, bias term), and what it writes, rounded, to add_written(k, first, values).
+template <class T, class Group, class Row, class Weight, class Old, class AddTerms, class AddWritten>
 __device__ void write_row(const Row& grad_out, const Row& input, int columns, float mean, float rstd,
                           const float (&sums)[3], const Weight& weight_of, const Old& old_of, T* grad_input,
-                          AddTerms add) {
+                          AddTerms add, AddWritten add_written) {
   constexpr int size = packed_size<T>;
   const float inverse = 1.0f / static_cast<float>(columns), delta = sums[2] * inverse;
   const float mean_g = sums[0] * inverse, mean_g_xhat = (sums[1] - delta * sums[0]) * rstd * inverse;
@@ -78,6 +78,8 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
       out[i] += rstd * (grad[i] * weight[i] - mean_g - xhat * mean_g_xhat);
     }
     write_pack<T, Row::whole>(grad_input, first, columns, out);
+    unpack(pack<T>(out), out);
+    add_written(k, first, out);
   });
 }
 
@@ -88,8 +90,9 @@ inline constexpr int resident_blocks = warps == 8                    ? 1
                                                                      : 2;
 
 // One block per cut of the rows, one group of warps per row at a time. The next row is on its way while one is worked
-// on. Each lane keeps the sums of its columns in registers; at the end the block's groups add theirs in order. Reads
-// grad_out and input (and grad_input, when it accumulates) once and writes grad_input once.
+// on. Each lane keeps the sums of its columns, those of grad_weight and grad_bias in registers, those of grad_input,
+// where these would be too many, in shared memory; at the end the block's groups add theirs in order. Reads grad_out
+// and input (and grad_input, when it accumulates) once and writes grad_input once.
 template <class T, int packs, int warps>
 __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, packs, warps>)
     layernorm_backward_kernel(const BackwardArguments<T> args) {
@@ -97,7 +100,13 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
   using Row = HeldRow<T, packs, Group::lanes>;
   constexpr int size = packed_size<T>;
   __shared__ float shared[3 * warps];
+  __shared__ float input_sums[packs * size * Group::threads];  // those of a lane: every `Group::threads`
+  float* const own_input_sums = input_sums + threadIdx.x;
   const int lane = Group::lane(), columns = args.columns;
+  if (args.sums == 3) {
+#pragma unroll
+    for (int i = 0; i < packs * size; ++i) own_input_sums[i * Group::threads] = 0;
+  }
   const std::int64_t end = min(args.rows, (blockIdx.x + std::int64_t{1}) * args.rows_per_block);
   std::int64_t row = blockIdx.x * args.rows_per_block + Group::index();
   float weight_sums[packs][size] = {}, bias_sums[packs][size] = {};
@@ -129,15 +138,21 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
 #pragma unroll
       for (float& value : values) value = 0;
     };
-    write_row<T, Group>(grad_out, input, columns, mean, rstd, sums, weight_of, old_of, grad_input,
-                        [&](int k, int i, int, float weight_term, float bias_term) {
-                          weight_sums[k][i] += weight_term;
-                          bias_sums[k][i] += bias_term;
-                        });
+    write_row<T, Group>(
+        grad_out, input, columns, mean, rstd, sums, weight_of, old_of, grad_input,
+        [&](int k, int i, int, float weight_term, float bias_term) {
+          weight_sums[k][i] += weight_term;
+          bias_sums[k][i] += bias_term;
+        },
+        [&](int k, int, const float(&written)[size]) {
+          if (args.sums < 3) return;
+#pragma unroll
+          for (int i = 0; i < size; ++i) own_input_sums[(k * size + i) * Group::threads] += written[i];
+        });
   }
 
   __shared__ float group_sums[Group::per_block > 1 ? 2 * packs * size * Group::lanes : 1];
-  float* partials = args.partials + blockIdx.x * std::int64_t{2} * columns;
+  float* partials = args.partials + blockIdx.x * static_cast<std::int64_t>(args.sums) * columns;
   for (int group = 0; group < Group::per_block; ++group) {
     if (group == Group::index()) {
 #pragma unroll
@@ -164,6 +179,19 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
     }
     __syncthreads();
   }
+  if (args.sums < 3 || Group::index() > 0) return;
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    const int first = Row::first_of(k, lane);
+    if (first >= columns) continue;
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      const float* sums = own_input_sums + (k * size + i) * Group::threads;
+      float sum = 0;
+      for (int group = 0; group < Group::per_block; ++group) sum += sums[group * Group::lanes];
+      partials[2 * columns + first + i] = sum;
+    }
+  }
 }
 
 // Rows of any length and alignment: the block's one group of warps reads them twice, and each lane keeps the sums of
@@ -175,10 +203,10 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
   constexpr int size = packed_size<T>;
   __shared__ float shared[3 * warps];
   const int lane = Group::lane(), columns = args.columns;
-  float* partials = args.partials + blockIdx.x * std::int64_t{2} * columns;
+  float* partials = args.partials + blockIdx.x * static_cast<std::int64_t>(args.sums) * columns;
   for (int first = lane * size; first < columns; first += Group::lanes * size) {
     for (int column = first; column < min(first + size, columns); ++column) {
-      partials[column] = partials[columns + column] = 0;
+      for (int sum = 0; sum < args.sums; ++sum) partials[sum * columns + column] = 0;
     }
   }
   const auto weight_of = [&](int first, float(&values)[size]) {
@@ -195,22 +223,32 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
       if (args.accumulate) return read_pack<T, false>(grad_input, first, columns, values);
       for (float& value : values) value = 0;
     };
-    write_row<T, Group>(grad_out, input, columns, mean, args.rstd[row], sums, weight_of, old_of, grad_input,
-                        [&](int, int i, int first, float weight_term, float bias_term) {
-                          partials[first + i] += weight_term;
-                          partials[columns + first + i] += bias_term;
-                        });
+    write_row<T, Group>(
+        grad_out, input, columns, mean, args.rstd[row], sums, weight_of, old_of, grad_input,
+        [&](int, int i, int first, float weight_term, float bias_term) {
+          partials[first + i] += weight_term;
+          partials[columns + first + i] += bias_term;
+        },
+        [&](int, int first, const float(&written)[size]) {
+          if (args.sums < 3) return;
+          for (int i = 0; i < size && first + i < columns; ++i) {
+            partials[2 * columns + first + i] += written[i];
+          }
+        });
   }
 }
 
-// Of the columns of [blocks, 2, columns].
+// Of the columns of [blocks, sums, columns].
 struct PutGradients {
-  float *weight, *bias;  // bias: optional
+  float *weight, *bias, *input_sums;  // all but weight: optional
   std::int64_t columns;
   bool accumulate;
   __device__ void operator()(std::int64_t column, double sum) const {
-    float* out = column < columns ? weight + column : bias == nullptr ? nullptr : bias + column - columns;
-    if (out != nullptr) *out = static_cast<float>(accumulate ? *out + sum : sum);
+    float* const outs[3] = {weight, bias, input_sums};
+    float* out = outs[column / columns];
+    if (out == nullptr) return;
+    out += column % columns;
+    *out = static_cast<float>(accumulate ? *out + sum : sum);
   }
 };
 
@@ -230,6 +268,7 @@ void launch_backward(const Context& context, const LayerNormBackward& args, cons
   values.rows = args.input.rows();
   values.rows_per_block = blocks.size;
   values.columns = static_cast<int>(args.input.columns());
+  values.sums = args.grad_input_sums ? 3 : 2;
   values.accumulate = args.accumulate_input;
   const bool whole = values.columns % packed_size<T> == 0 && rows_are_packed<T>(args.grad_out) &&
                      rows_are_packed<T>(args.input) && rows_are_packed<T>(args.weight) &&
@@ -250,7 +289,7 @@ void launch_backward(const Context& context, const LayerNormBackward& args, cons
 }  // namespace
 
 std::size_t layernorm_backward_workspace_bytes(const Context&, std::int64_t rows, std::int64_t channels) {
-  return Workspace::size(DType::fp32, {RowBlocks::bound(rows), 2, channels});
+  return Workspace::size(DType::fp32, {RowBlocks::bound(rows), 3, channels});
 }
 
 void layernorm_backward(const Context& context, const LayerNormBackward& args, Workspace& workspace) {
@@ -260,14 +299,15 @@ void layernorm_backward(const Context& context, const LayerNormBackward& args, W
   const DeviceScope device(context);
   const RowBlocks blocks(rows);
   const Workspace::Scope scope(workspace);
-  float* partials = workspace.take(DType::fp32, {blocks.count, 2, columns}).as<float>();
+  const std::int64_t sums = args.grad_input_sums ? 3 : 2;
+  float* partials = workspace.take(DType::fp32, {blocks.count, sums, columns}).as<float>();
   if (rows > 0) {
     dispatch_fp32_bf16(args.input.dtype, [&](auto tag) {
       launch_backward<typename decltype(tag)::type>(context, args, blocks, partials);
     });
   }
-  add_partials(stream_of(context.stream()), "layernorm_backward: partial sums", partials, blocks.count, 2 * columns,
-               PutGradients{args.grad_weight.as<float>(), args.grad_bias ? args.grad_bias.as<float>() : nullptr,
+  add_partials(stream_of(context.stream()), "layernorm_backward: partial sums", partials, blocks.count, sums * columns,
+               PutGradients{args.grad_weight.as<float>(), args.grad_bias.as<float>(), args.grad_input_sums.as<float>(),
                             columns, args.accumulate_weight});
 }
 

@@ -87,11 +87,6 @@ void finish(const Context& context, const Matmul& args, const Tensor& from) {
       using T = typename decltype(tag)::type;
       launch_elementwise<T>(context, "matmul: gelu", {from}, out, Gelu{});
     });
-  } else if (args.activation == Activation::gelu_gradient) {
-    dispatch(out.dtype, "matmul: out", [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      launch_elementwise<T>(context, "matmul: gelu_gradient", {from, args.pre_activation}, out, GeluGradient{});
-    });
   } else if (from.data != out.data) {
     const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * size_of(out.dtype); };
     const std::int64_t columns = out.columns();
@@ -120,11 +115,10 @@ constexpr std::int64_t scalar_count = 2;
 
 bool needs_conversion(const Matmul& args) { return args.bias.dtype != args.out.dtype || !is_aligned(args.bias.data); }
 
-// The library adds a bias before GELU, not before its gradient.
 bool can_fuse_activation(const Context& context, const Matmul& args) {
-  return (args.activation == Activation::gelu || (args.activation == Activation::gelu_gradient && !args.bias)) &&
-         cuda::fuses_activation(context, args.a.dtype, args.out.dtype) && args.beta == 0 && !args.alpha_factor &&
-         aligned_rows(args.out) && aligned_rows(args.pre_activation) && args.out.columns() % granule == 0;
+  return args.activation == Activation::gelu && cuda::fuses_activation(context, args.a.dtype, args.out.dtype) &&
+         args.beta == 0 && !args.alpha_factor && aligned_rows(args.out) && aligned_rows(args.pre_activation) &&
+         args.out.columns() % granule == 0;
 }
 
 // The product with its bias by the library, and the activation in its epilogue or by a kernel of ours. False, with
@@ -164,7 +158,7 @@ bool library_product(const Context& context, const Matmul& args, Workspace& work
     product.activation = Activation::none;
     product.pre_activation = {};
   }
-  if (args.pre_activation && args.activation != Activation::gelu_gradient) product.to = args.pre_activation;
+  if (args.pre_activation) product.to = args.pre_activation;
   if (!run()) return false;
   finish(context, args, product.to);
   return true;

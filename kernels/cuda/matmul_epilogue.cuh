@@ -71,10 +71,6 @@ struct Epilogue {
   __device__ void store(std::int64_t row, std::int64_t column, float sum) const {
     Out& target = out[row * out_stride + column];
     const Out result = narrow<Out>(value(column, sum, beta != 0 ? widen(target) : 0.0f));
-    if (activation == Activation::gelu_gradient) {
-      target = narrow<Out>(widen(result) * gelu_slope(widen(pre_activation[row * pre_stride + column])));
-      return;
-    }
     if (pre_activation != nullptr) pre_activation[row * pre_stride + column] = result;
     target = activation == Activation::gelu ? narrow<Out>(gelu(widen(result))) : result;
   }
@@ -89,17 +85,10 @@ struct Epilogue {
       if (first + i < columns) results[i] = value(first + i, sums[i], results[i]);
     }
     Out* pre = pre_activation != nullptr ? pre_activation + row * pre_stride : nullptr;
-    if (activation == Activation::gelu_gradient) {
-      float inputs[packed_size<Out>];
-      unpack(load_packed(pre, first, columns, is_packed_aligned(pre)), inputs);
+    if (pre != nullptr) cuda::store_packed(pre, first, columns, is_packed_aligned(pre), results);
+    if (activation == Activation::gelu) {
 #pragma unroll
-      for (int i = 0; i < packed_size<Out>; ++i) results[i] = widen(narrow<Out>(results[i])) * gelu_slope(inputs[i]);
-    } else {
-      if (pre != nullptr) cuda::store_packed(pre, first, columns, is_packed_aligned(pre), results);
-      if (activation == Activation::gelu) {
-#pragma unroll
-        for (float& result : results) result = gelu(widen(narrow<Out>(result)));
-      }
+      for (float& result : results) result = gelu(widen(narrow<Out>(result)));
     }
     cuda::store_packed(target, first, columns, is_packed_aligned(target), results);
   }

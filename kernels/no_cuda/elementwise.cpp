@@ -5,7 +5,7 @@
 namespace greyhound::cuda {
 
 void gelu_forward(const Context&, const GeluForward&) { throw_no_cuda("gelu_forward"); }
-void gelu_backward(const Context&, const GeluBackward&) { throw_no_cuda("gelu_backward"); }
+void gelu_backward(const Context&, const GeluBackward&, Workspace&) { throw_no_cuda("gelu_backward"); }
 void softcap(const Context&, const Softcap&) { throw_no_cuda("softcap"); }
 void residual_forward(const Context&, const ResidualForward&) { throw_no_cuda("residual_forward"); }
 void dropout_apply(const Context&, const DropoutApply&) { throw_no_cuda("dropout_apply"); }

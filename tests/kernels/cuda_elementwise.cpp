@@ -12,6 +12,8 @@ using namespace greyhound::cuda_test;
 
 namespace {
 
+Workspace no_workspace;  // for gelu_backward without a bias
+
 // run(context) on both backends.
 template <class Run>
 void compare(const char* name, double relative, Run&& run) {
@@ -46,6 +48,18 @@ std::vector<Layout> layouts() {
   return all;
 }
 
+// For sums over rows: turns of 8 rows, blocks of 128 and more; one and several blocks of columns; rows that do not
+// start at 16 bytes.
+std::vector<Layout> summed_layouts() {
+  std::vector<Layout> all = {{40011, 40, 0, 0}, {32769, 8, 8, 0}, {70000, 3, 0, 0}, {300, 768, 0, 0}, {65, 3072, 8, 0}};
+  for (std::int64_t rows : {0, 1, 7, 8, 63, 64, 65, 128, 129, 1000}) {
+    all.push_back({rows, 131, 2, 1});
+    all.push_back({rows, 264, 0, 0});
+    all.push_back({rows, 1, 0, 0});
+  }
+  return all;
+}
+
 HostTensor random(DType dtype, const Layout& at, std::uint64_t seed, double low = -4, double high = 4) {
   return HostTensor::random(dtype, {at.rows, at.columns}, seed, low, high, at.columns + at.gap, at.offset);
 }
@@ -76,7 +90,7 @@ TEST_CASE("gelu on CUDA: every bf16 value against fp64" * doctest::test_suite("c
     const Placed on_device(context, input), grad_out(context, ones), out(context, HostTensor(dtype, {n})),
         grad_input(context, HostTensor(dtype, {n}));
     gelu_forward(context, {on_device, out});
-    gelu_backward(context, {grad_out, on_device, grad_input});
+    gelu_backward(context, {grad_out, on_device, grad_input}, no_workspace);
     check_agree("gelu", out.back(), gelu, 3e-5, 1e-42);  // exp's argument is up to 100, rounded to 2^-24 of that
     check_agree("slope", grad_input.back(), slope, 3e-5, 3e-7);  // terms cancel near -0.75
   }
@@ -97,7 +111,7 @@ TEST_CASE("gelu on CUDA agrees with the CPU: odd sizes, strides, in place" * doc
       const auto backward = [&](const Context& context, bool in_place) {
         const Placed input(context, random(dtype, at, 21)), grad_out(context, random(dtype, at, 22)),
             out(context, blank(dtype, at));
-        gelu_backward(context, {grad_out, input, in_place ? grad_out : out});
+        gelu_backward(context, {grad_out, input, in_place ? grad_out : out}, no_workspace);
         return (in_place ? grad_out : out).back();
       };
       check_agree("forward", forward(device_context(), false), forward(Context::cpu(), false), 2e-6, 1e-9);
@@ -119,7 +133,7 @@ TEST_CASE("gelu on CUDA: NaN and infinity as on the CPU" * doctest::test_suite("
   });
   compare("backward", 1e-6, [&](const Context& context) {
     const Placed input(context, values), grad_out(context, grads), out(context, HostTensor(DType::fp32, {9}));
-    gelu_backward(context, {grad_out, input, out});
+    gelu_backward(context, {grad_out, input, out}, no_workspace);
     return out.back();
   });
 }
@@ -196,20 +210,34 @@ TEST_CASE("softcap on CUDA" * doctest::test_suite("cuda")) {
   });
 }
 
+TEST_CASE("gelu_backward on CUDA: the gradient of a bias is its column_sum, to the bit" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  const Context context = device_context();
+  for (DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Layout& at : summed_layouts()) {
+      CAPTURE(at.rows);
+      CAPTURE(at.columns);
+      const Placed input(context, random(dtype, at, 21)), grad_out(context, random(dtype, at, 22)),
+          alone(context, blank(dtype, at)), expected(context, HostTensor::random(DType::fp32, {at.columns}, 6)),
+          sums(context, HostTensor::random(DType::fp32, {at.columns}, 6));
+      GuardedWorkspace scratch(context, column_sum_workspace_bytes(context, at.rows, at.columns));
+      gelu_backward(context, {grad_out, input, alone}, scratch.workspace);
+      for (bool accumulate : {true, false}) {
+        const Placed both(context, random(dtype, at, 22));
+        gelu_backward(context, {both, input, both, sums, accumulate}, scratch.workspace);
+        column_sum(context, {alone, expected, accumulate}, scratch.workspace);
+        CHECK(both.back().values() == alone.back().values());
+        CHECK(sums.back().bytes() == expected.back().bytes());
+      }
+      CHECK(scratch.intact());
+    }
+  }
+}
+
 TEST_CASE("column_sum on CUDA" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
-  struct Size {
-    std::int64_t rows, columns, gap, offset;
-  };
-  // Turns of 8 rows, blocks of 128 and more; one and several blocks of columns; rows that do not start at 16 bytes.
-  std::vector<Size> sizes = {{40011, 40, 0, 0}, {32769, 8, 8, 0}, {70000, 3, 0, 0}, {300, 768, 0, 0}, {65, 3072, 8, 0}};
-  for (std::int64_t rows : {0, 1, 7, 8, 63, 64, 65, 128, 129, 1000}) {
-    sizes.push_back({rows, 131, 2, 1});
-    sizes.push_back({rows, 264, 0, 0});
-    sizes.push_back({rows, 1, 0, 0});
-  }
   for (DType dtype : {DType::fp32, DType::bf16}) {
-    for (const Size& size : sizes) {
+    for (const Layout& size : summed_layouts()) {
       for (bool accumulate : {false, true}) {
         CAPTURE(size.rows);
         CAPTURE(size.columns);

@@ -91,7 +91,7 @@ Forward run_fused(const Context& context, const Problem& p, const Dropout& dropo
 }
 
 struct Backward {
-  HostTensor input, weight, bias;
+  HostTensor input, weight, bias, input_sums;
 };
 
 enum class Target { fresh, accumulate, in_place };
@@ -105,15 +105,15 @@ Backward run_backward(const Context& context, const Problem& p, const Forward& f
   const Placed grad_out(context, p.grad_out), input(context, p.input), weight(context, p.weight),
       mean(context, forward.mean), rstd(context, forward.rstd),
       fresh(context, target == Target::accumulate ? p.old : like(p.old)), grad_weight(context, sums),
-      grad_bias(context, p.bias.bytes().empty() ? HostTensor() : sums);
+      grad_bias(context, p.bias.bytes().empty() ? HostTensor() : sums), input_sums(context, sums);
   const Placed& grad_input = target == Target::in_place ? grad_out : fresh;
   GuardedWorkspace scratch(context, layernorm_backward_workspace_bytes(context, rows, columns));
   layernorm_backward(context,
                      {grad_out, input, weight, mean, rstd, grad_input, target == Target::accumulate, grad_weight,
-                      grad_bias, accumulate_weight},
+                      grad_bias, accumulate_weight, input_sums},
                      scratch.workspace);
   CHECK(scratch.intact());
-  return {grad_input.back(), grad_weight.back(), grad_bias.back()};
+  return {grad_input.back(), grad_weight.back(), grad_bias.back(), input_sums.back()};
 }
 
 double largest(const HostTensor& tensor) {
@@ -126,6 +126,20 @@ HostTensor rounded(const HostTensor& like_this, const std::vector<double>& value
   HostTensor tensor = like(like_this);
   for (std::size_t i = 0; i < values.size(); ++i) tensor.set(static_cast<std::int64_t>(i), values[i]);
   return tensor;
+}
+
+// The sums over rows are those of what was written: as far as fp32 goes, which adds a share of the rows.
+void check_input_sums(const Backward& got, bool accumulated) {
+  const std::int64_t rows = got.input.shape().rows(), columns = got.input.shape().columns();
+  const HostTensor start = HostTensor::random(DType::fp32, {columns}, 37);
+  for (std::int64_t j = 0; j < columns; ++j) {
+    double sum = accumulated ? start.get(j) : 0, magnitude = std::fabs(sum);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      sum += got.input.get(i * columns + j);
+      magnitude += std::fabs(got.input.get(i * columns + j));
+    }
+    REQUIRE(std::fabs(got.input_sums.get(j) - sum) <= 1e-6 * magnitude);
+  }
 }
 
 }  // namespace
@@ -239,6 +253,8 @@ TEST_CASE("layernorm_backward on CUDA: every size, alignment and accumulation" *
         check_agree("grad_input", got.input, expected.input, 2e-6, 4e-6 * (1 + rstd));
         check_agree("grad_weight", got.weight, expected.weight, 4e-6, 2e-5);
         if (c.bias) check_agree("grad_bias", got.bias, expected.bias, 2e-6, 1e-5);
+        check_input_sums(got, accumulate);
+        check_input_sums(expected, accumulate);
       }
     }
   }
@@ -253,11 +269,13 @@ TEST_CASE("layernorm_backward on CUDA: sums over many rows, the same bits in eve
   check_agree("grad_input", first.input, expected.input, 2e-6, 2e-5);
   check_agree("grad_weight", first.weight, expected.weight, 1e-5, 2e-4);  // 20000 terms of up to 4
   check_agree("grad_bias", first.bias, expected.bias, 1e-5, 2e-4);
+  check_input_sums(first, false);
   for (int run = 0; run < 5; ++run) {
     const Backward again = run_backward(device_context(), p, forward, Target::fresh, false);
     CHECK(again.input.bytes() == first.input.bytes());
     CHECK(again.weight.bytes() == first.weight.bytes());
     CHECK(again.bias.bytes() == first.bias.bytes());
+    CHECK(again.input_sums.bytes() == first.input_sums.bytes());
   }
 }
 

@@ -11,6 +11,8 @@ using namespace greyhound::testing;
 
 namespace {
 
+Workspace no_workspace;  // for gelu_backward without a bias
+
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 const std::vector<std::pair<std::int64_t, std::int64_t>> odd_sizes = {{1, 1}, {3, 5}, {7, 33}, {2, 2049}, {65, 129}};
@@ -47,7 +49,7 @@ TEST_CASE("gelu_backward: every bf16 value is within one bf16 ulp") {
   for (DType dtype : {DType::bf16, DType::fp32}) {
     CAPTURE(name_of(dtype));
     Buffer input(dtype, 1, n, x), grad_out(dtype, 1, n, std::vector<double>(x.size(), 1.5)), grad_input(dtype, 1, n);
-    gelu_backward(Context::cpu(2), {grad_out.tensor(), input.tensor(), grad_input.tensor()});
+    gelu_backward(Context::cpu(2), {grad_out.tensor(), input.tensor(), grad_input.tensor()}, no_workspace);
     std::vector<double> exact;
     for (double value : x) exact.push_back(1.5 * (std::fabs(value) > 100 ? value > 0 : reference::gelu_slope(value)));
     check_close(grad_input.values(), exact, dtype, 3e-5,
@@ -75,7 +77,7 @@ TEST_CASE("gelu: non-finite input stays visible, and only where it is") {
   CHECK(out.get(0, 2) == doctest::Approx(reference::gelu(1)));
   CHECK(out.get(0, 4) == 0);
   Buffer ones(DType::fp32, 1, 5, {1, 1, 1, 1, nan});
-  gelu_backward(Context::cpu(1), {ones.tensor(), input.tensor(), out.tensor()});
+  gelu_backward(Context::cpu(1), {ones.tensor(), input.tensor(), out.tensor()}, no_workspace);
   CHECK(std::isnan(out.get(0, 0)));
   CHECK(out.get(0, 1) == 1);
   CHECK(std::isnan(out.get(0, 4)));
@@ -91,8 +93,9 @@ TEST_CASE("gelu: odd sizes, row strides and in place give the same bits as a den
       Buffer grad_input(dtype, rows, columns);
       const Context context = Context::cpu(2);
       gelu_forward(context, {dense.tensor(), out.tensor()});
-      gelu_backward(context, {grad.tensor(), dense.tensor(), grad_input.tensor()});
-      gelu_backward(context, {strided_grad.tensor(), strided.tensor(), strided_grad.tensor()});  // in place
+      gelu_backward(context, {grad.tensor(), dense.tensor(), grad_input.tensor()}, no_workspace);
+      gelu_backward(context, {strided_grad.tensor(), strided.tensor(), strided_grad.tensor()},
+                    no_workspace);  // in place
       CHECK(strided_grad.values() == grad_input.values());
       gelu_forward(context, {strided.tensor(), strided.tensor()});
       CHECK(strided.values() == out.values());
@@ -191,6 +194,32 @@ TEST_CASE("dropout_apply: keeps what the counters say, whatever the split into r
   CHECK(out.values() == input.values());
 }
 
+TEST_CASE("gelu_backward: the gradient of a bias is its column_sum, to the bit") {
+  const Context context = Context::cpu(2);
+  const std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{0, 3}, {1, 1}, {17, 5}, {63, 257}, {1100, 300}};
+  for (auto [rows, columns] : sizes) {
+    for (DType dtype : {DType::fp32, DType::bf16}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      Buffer input(dtype, rows, columns, random_values(rows * columns, 12), columns + 1);
+      Buffer grad(dtype, rows, columns, random_values(rows * columns, 13)), alone(dtype, rows, columns);
+      Buffer sums(DType::fp32, 1, columns), expected(DType::fp32, 1, columns);
+      ExactWorkspace memory(column_sum_workspace_bytes(context, rows, columns));
+      Workspace workspace = memory.workspace();
+      gelu_backward(context, {grad.tensor(), input.tensor(), alone.tensor()}, workspace);
+      for (bool accumulate : {false, true}) {
+        Buffer both(dtype, rows, columns);
+        gelu_backward(context, {grad.tensor(), input.tensor(), both.tensor(), sums.vector(), accumulate}, workspace);
+        column_sum(context, {alone.tensor(), expected.vector(), accumulate}, workspace);
+        CHECK(both.values() == alone.values());
+        CHECK(sums.bytes() == expected.bytes());
+      }
+      CHECK(memory.intact());
+      CHECK(sums.intact());
+    }
+  }
+}
+
 TEST_CASE("column_sum: fp64 sums, strides, accumulation, exact workspace") {
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {{0, 3}, {1, 1}, {17, 5}, {63, 257}, {1100, 300}};
   for (auto [rows, columns] : sizes) {
@@ -240,7 +269,7 @@ TEST_CASE("elementwise: the same bits for any number of threads") {
     const std::vector<double> x = random_values(rows * columns, 9), y = random_values(rows * columns, 10);
     check_same_bits_for_all_threads([&](const Context& context) {
       Buffer input(dtype, rows, columns, x), grad(dtype, rows, columns, y), sums(DType::fp32, 1, columns);
-      gelu_backward(context, {grad.tensor(), input.tensor(), grad.tensor()});
+      gelu_backward(context, {grad.tensor(), input.tensor(), grad.tensor()}, no_workspace);
       gelu_forward(context, {input.tensor(), input.tensor()});
       residual_forward(context, {input.tensor(), grad.tensor(), grad.tensor(), {0.1f, 7, 0}});
       ExactWorkspace memory(column_sum_workspace_bytes(context, rows, columns));

@@ -31,8 +31,15 @@ double largest(const std::vector<double>& values) {
 }
 
 struct Gradients {
-  Buffer input, weight, bias;
+  Buffer input, weight, bias, input_sums;
 };
+
+// Sums over rows of a matrix's elements, in fp64.
+std::vector<double> row_sums(const std::vector<double>& values, std::int64_t columns, double start = 0) {
+  std::vector<double> sums(static_cast<std::size_t>(columns), start);
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
+  return sums;
+}
 
 // Forward for mean and rstd, then backward in an exact workspace.
 Gradients run_backward(const Context& context, Buffer& grad_out, Buffer& input, Buffer& weight, std::int64_t rows,
@@ -40,18 +47,20 @@ Gradients run_backward(const Context& context, Buffer& grad_out, Buffer& input, 
   Buffer mean(DType::fp32, 1, rows), rstd(DType::fp32, 1, rows), out(input.dtype(), rows, columns);
   layernorm_forward(context, {input.tensor(), weight.vector(), {}, out.tensor(), mean.vector(), rstd.vector(), eps});
   Gradients gradients{Buffer(input.dtype(), rows, columns, columns + 1), Buffer(DType::fp32, 1, columns),
-                      Buffer(DType::fp32, 1, columns)};
+                      Buffer(DType::fp32, 1, columns), Buffer(DType::fp32, 1, columns)};
   ExactWorkspace memory(layernorm_backward_workspace_bytes(context, rows, columns));
   Workspace workspace = memory.workspace();
-  layernorm_backward(context,
-                     {grad_out.tensor(), input.tensor(), weight.vector(), mean.vector(), rstd.vector(),
-                      gradients.input.tensor(), false, gradients.weight.vector(), gradients.bias.vector(), false},
-                     workspace);
+  layernorm_backward(
+      context,
+      {grad_out.tensor(), input.tensor(), weight.vector(), mean.vector(), rstd.vector(), gradients.input.tensor(),
+       false, gradients.weight.vector(), gradients.bias.vector(), false, gradients.input_sums.vector()},
+      workspace);
   CHECK(workspace.used() == 0);
   CHECK(memory.intact());
   CHECK(gradients.input.intact());
   CHECK(gradients.weight.intact());
   CHECK(gradients.bias.intact());
+  CHECK(gradients.input_sums.intact());
   return gradients;
 }
 
@@ -165,6 +174,8 @@ TEST_CASE("layernorm_backward: odd sizes and strides against fp64") {
       check_close(gradients.input.values(), exact.grad_input, dtype, 2e-6, 2e-6 * scale * largest(exact.rstd));
       check_close(gradients.weight.values(), exact.grad_weight, DType::fp32, 2e-6, 1e-5);
       check_close(gradients.bias.values(), exact.grad_bias, DType::fp32, 2e-7, 1e-12);
+      check_close(gradients.input_sums.values(), row_sums(gradients.input.values(), c.columns), DType::fp32, 2e-7,
+                  1e-6);
     }
   }
 }
@@ -210,7 +221,11 @@ TEST_CASE("layernorm_backward: accumulation, in place over grad_out, no bias") {
     Workspace workspace = memory.workspace();
     Buffer sum(dtype, rows, columns, random_values(rows * columns, 16)), weight_sum(DType::fp32, 1, columns);
     const std::vector<double> before = sum.values();
-    for (std::int64_t j = 0; j < columns; ++j) weight_sum.set(0, j, 7);
+    Buffer input_sums(DType::fp32, 1, columns);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      weight_sum.set(0, j, 7);
+      input_sums.set(0, j, 11);
+    }
     LayerNormBackward args{grad_out.tensor(),
                            input.tensor(),
                            weight.vector(),
@@ -220,8 +235,10 @@ TEST_CASE("layernorm_backward: accumulation, in place over grad_out, no bias") {
                            true,
                            weight_sum.vector(),
                            {},
-                           true};
+                           true,
+                           input_sums.vector()};
     layernorm_backward(context, args, workspace);
+    check_close(input_sums.values(), row_sums(sum.values(), columns, 11), DType::fp32, 2e-7, 1e-6);
     const reference::LayerNorm exact =
         reference::layernorm_backward(grad_out.values(), input.values(), weight.values(), rows, double{eps});
     std::vector<double> expected = exact.grad_input;
