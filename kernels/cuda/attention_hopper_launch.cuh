@@ -5,6 +5,7 @@
 #include <greyhound/core/cuda/cuda_check.h>
 #include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/attention_hopper.cuh>
+#include <greyhound/kernels/cuda/hopper_launch.cuh>
 
 #include <cuda_runtime.h>
 
@@ -16,35 +17,6 @@ inline bool is_hopper(const Context& context) { return cache_of(context).compute
 // Row values as a tensor of fp32.
 inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64_t tokens) {
   return {batch, heads, (tokens + RowValues::rows - 1) / RowValues::rows, std::int64_t{sizeof(RowValues) / 4}};
-}
-
-// Whether `kernel` was compiled with Hopper's own instructions. Elsewhere it is empty, without shared memory. To be
-// asked with a Hopper device current; the answer is the same for all of them.
-template <class Kernel>
-bool is_compiled(Kernel* kernel) {
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
-  return attributes.sharedSizeBytes > 0;
-}
-
-// The driver's cuTensorMapEncodeTiled; null where the driver has none.
-inline auto tensor_map_encoder() {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static const Encode encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-    const bool usable = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
-    return usable ? reinterpret_cast<Encode>(function) : nullptr;
-  }();
-  return encode;
 }
 
 // Boxes of 64 columns and 64 tokens of a tensor [batch, tokens, heads, size], rows `row_stride` elements apart. False
