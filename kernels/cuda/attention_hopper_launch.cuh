@@ -18,6 +18,11 @@ inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64
   return {batch, heads, (tokens + RowValues::rows - 1) / RowValues::rows, std::int64_t{sizeof(RowValues) / 4}};
 }
 
+// Sums of grad_qkv over 64 rows of a sequence each.
+inline Shape bias_partials_shape(std::int64_t batch, std::int64_t tokens, std::int64_t channels) {
+  return {batch * ((tokens + group_rows - 1) / group_rows), 3 * channels};
+}
+
 // Whether `kernel` was compiled with Hopper's own instructions. Elsewhere it is empty, without shared memory. To be
 // asked with a Hopper device current; the answer is the same for all of them.
 template <class Kernel>

@@ -119,14 +119,6 @@ __global__ void __launch_bounds__(sum_threads, Source::resident_blocks)
   partials[static_cast<std::int64_t>(blockIdx.y) * columns + block_first + column] = sum;
 }
 
-struct PutSum {
-  float* out;
-  bool accumulate;
-  __device__ void operator()(std::int64_t column, double sum) const {
-    out[column] = static_cast<float>(accumulate ? out[column] + sum : sum);
-  }
-};
-
 // out (+)= sums over the rows of a source.
 template <class Source>
 void launch_sums(const Context& context, const char* name, const Source& source, std::int64_t rows,
