@@ -5,6 +5,7 @@
 
 #include <greyhound/kernels/cuda/attention_forward.cuh>
 #include <greyhound/kernels/cuda/attention_hopper.cuh>
+#include <greyhound/kernels/cuda/packed.cuh>
 
 namespace greyhound::cuda::hopper {
 
