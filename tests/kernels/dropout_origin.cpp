@@ -51,7 +51,8 @@ TEST_CASE_ON_EACH_BACKEND("dropout: key and rows counted from an origin on the d
       CAPTURE(columns);
       CAPTURE(std::string(name_of(dtype)));
       const Shape shape{9, columns};
-      const Placed input(context, HostTensor::random(dtype, shape, 1)), branch(context, HostTensor::random(dtype, shape, 2)),
+      const Placed input(context, HostTensor::random(dtype, shape, 1)),
+          branch(context, HostTensor::random(dtype, shape, 2)),
           weight(context, HostTensor::random(dtype, {columns}, 3));
       check_same("dropout_apply", masks, [&](const Dropout& dropout) {
         const Placed out(context, HostTensor(dtype, shape));
