@@ -23,7 +23,7 @@ class GREYHOUND_API Graph {
 
   explicit operator bool() const { return executable_ != nullptr || enqueue_ != nullptr; }
 
-  // Enqueues the work on the stream of a context of the same device. The graph is destroyed after its work is done.
+  // Enqueues the work on the stream of a context of the same device. The graph has to outlive that work.
   void launch(const Context& context) const;
 
  private:
