@@ -53,6 +53,7 @@ CLI::App* add_step(CLI::App& app, bench::StepOptions& options, std::string& devi
       ->check(CLI::NonNegativeNumber);
   step->add_option("--recompute", options.recompute, "As train.recompute");
   step->add_option("--precision", options.precision, "As run.precision (default: bf16 on cuda, fp32 on cpu)");
+  step->add_flag("!--no-graphs", options.graphs, "On CUDA, time a step that is enqueued kernel by kernel");
   step->add_option("--seconds", options.seconds, "Of timed steps, about")->capture_default_str();
   step->add_option("--device", device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
   step->add_option("--threads", threads, "CPU threads; 0: all");

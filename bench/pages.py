@@ -45,6 +45,10 @@ def figure(name, text, folder):
     return [f"![{text}]({folder}{name})"] if (DOCS / "figures" / name).exists() else []
 
 
+def failure(row):
+    return "not measured" if "time limit" in row["error"] else "fails"
+
+
 def peers(results, shapes, **fields):
     """A table of all implementations on the shapes that peers were measured on; nothing where there are none."""
     rows = results.default(**fields) + results.select(errors=True, **fields)
@@ -59,7 +63,7 @@ def peers(results, shapes, **fields):
         cells = []
         for shape in measured:
             row = mine.get(shape)
-            cells.append("–" if row is None else "fails" if "error" in row else number(row["milliseconds"]))
+            cells.append("–" if row is None else failure(row) if "error" in row else number(row["milliseconds"]))
         body.append([results.label(who)] + cells)
     what = "D x V" if measured[0][1] else "vocabularies"
     return ["", f"Beside other implementations, {MODES[fields['mode']]}, {measured[0][0]} rows, {what}; settings and "

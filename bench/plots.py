@@ -104,8 +104,9 @@ def linear_time(results, folder):
         here = [row for row in rows if row["D"] == d]
         draw_floor(ax, here, "the three bare products, unchunked")
         draw(ax, here, "V", "milliseconds", results)
-        ax.set(title=f"D = {d}", xlabel="vocabulary V")
-        ax.set_ylim(bottom=0)
+        ax.set(title=f"D = {d}", xlabel="vocabulary V", yscale="log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
         ax.xaxis.set_major_formatter(FuncFormatter(thousands))
     axes[0][0].set_ylabel("milliseconds")
     tokens = "/".join(str(n) for n in sorted({row["N"] for row in rows}))

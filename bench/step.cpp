@@ -3,7 +3,10 @@
 #include "report.h"
 #include "step_report.h"
 
+#include <greyhound/core/arena.h>
 #include <greyhound/core/device_info.h>
+#include <greyhound/core/memory.h>
+#include <greyhound/core/stream.h>
 #include <greyhound/train/gpu_peak.h>
 #include <greyhound/train/memory_report.h>
 #include <greyhound/train/trainer.h>
@@ -14,6 +17,7 @@
 #include <cstdio>
 #include <functional>
 #include <numeric>
+#include <optional>
 
 namespace greyhound::bench {
 
@@ -25,9 +29,13 @@ struct StepModel {
   std::int64_t micro_batch, batch_tokens;
 };
 
-// GPT-2's family with the batch of llm.c's reproduction, and a toy for the CPU.
+// GPT-2's family with the batch of llm.c's reproduction, a toy for the CPU, and the small models of
+// configs/shakespeare_char*.yaml.
 constexpr StepModel models[] = {
     {"toy", "n_layer: 2, n_head: 4, n_embd: 128, block_size: 64, vocab_size: 256", 12, 768},
+    {"char4", "n_layer: 4, n_head: 4, n_embd: 128, block_size: 64, vocab_size: 65, bias: false", 12, 768},
+    {"char6", "n_layer: 6, n_head: 6, n_embd: 384, block_size: 256, vocab_size: 65, bias: false, dropout: 0.2", 64,
+     16384},
     {"124m", "n_layer: 12, n_head: 12, n_embd: 768, block_size: 1024, vocab_size: 50257", 64, 524288},
     {"350m", "n_layer: 24, n_head: 16, n_embd: 1024, block_size: 1024, vocab_size: 50257", 32, 524288},
     {"774m", "n_layer: 36, n_head: 20, n_embd: 1280, block_size: 1024, vocab_size: 50257", 16, 524288},
@@ -45,8 +53,9 @@ Config config_of(const StepOptions& options, bool cuda) {
   const StepModel& model = model_of(options.model);
   // The largest run that the schedule has to know of.
   const std::string text =
-      concat("run: {device: ", cuda ? "cuda" : "cpu", ", precision: ", cuda ? "bf16" : "fp32", "}\nmodel: {",
-             model.sizes, "}\ndata: {train: synthetic, val: synthetic}\n",
+      concat("run: {device: ", cuda ? "cuda" : "cpu", ", precision: ", cuda ? "bf16" : "fp32",
+             ", cuda_graphs: ", options.graphs ? "true" : "false", "}\nmodel: {", model.sizes,
+             "}\ndata: {train: synthetic, val: synthetic}\n",
              "optimizer: {lr: 6.0e-4, beta2: 0.95, weight_decay: 0.1, grad_clip: 1.0}\n",
              "train: {micro_batch: ", model.micro_batch, ", max_steps: 1000000}\n", "sample: {every: 0}\n");
   std::vector<std::string> overrides;
@@ -103,6 +112,31 @@ struct Run {
   std::optional<Trainer> trainer;
 };
 
+// Keeps a GPU at work while the host enqueues a short step behind it: otherwise the parts of a small model would take
+// the time in which the host starts them.
+class Delay {
+ public:
+  // Of `milliseconds`, about, on a device that copies so many bytes a second.
+  Delay(const Context& context, double milliseconds, double bytes_per_second)
+      : context_(context),
+        count_(static_cast<int>(std::ceil(1e-3 * milliseconds * bytes_per_second / static_cast<double>(bytes)))) {
+    ArenaPlan plan;
+    const auto slot = plan.add("delay", "scratch", DType::uint8, {bytes});
+    arena_ = Arena(context, plan);
+    scratch_ = arena_[slot].data;
+  }
+  void enqueue() const {
+    for (int i = 0; i < count_; ++i) fill_bytes(context_, scratch_, 0, static_cast<std::size_t>(bytes));
+  }
+
+ private:
+  static constexpr std::int64_t bytes = std::int64_t{256} << 20;
+  Context context_;
+  int count_;
+  Arena arena_;
+  void* scratch_;
+};
+
 // The parts of a step, over a few steps whose operators are observed.
 void time_parts(Run& run, StepReport& report) {
   const GptConfig& model = run.buffers.model.config();
@@ -120,15 +154,23 @@ void time_parts(Run& run, StepReport& report) {
   };
   constexpr int steps = 3;
   // The first step of several waits for the host to read its data, and is left out.
+  std::optional<Delay> delay;
   const auto observe = [&] {
     const Observe observe(parts);
-    const std::vector<double> times = run.time(1 + steps, [&] { parts.begin(); });
+    const std::vector<double> times = run.time(1 + steps, [&] {
+      if (delay) delay->enqueue();
+      parts.begin();
+    });
     return std::accumulate(times.begin() + 1, times.end(), 0.0) / steps;
   };
-  observe();  // makes the events
+  run.trainer->use_graphs(false);  // nobody sees the operators in a graph
+  const double first = observe();  // makes the events
   parts.take(1, steps);
+  constexpr double short_step = 20;  // milliseconds; in a longer one the host is ahead anyway
+  if (run.context.device().is_cuda() && first < short_step) delay.emplace(run.context, 2 * first, report.rates.bytes);
   report.observed_milliseconds = observe();
   report.parts = parts.take(1, steps);
+  run.trainer->use_graphs(report.graphs);
 }
 
 }  // namespace
@@ -139,7 +181,9 @@ std::string step_models() {
   return names;
 }
 
-void step(const Context& context, const StepOptions& options, const Facts& facts) {
+void step(const Context& given, const StepOptions& options, const Facts& facts) {
+  const Stream stream(given);  // as `greyhound train` has
+  const Context& context = stream.context();
   const bool cuda = context.device().is_cuda();
   StepReport report;
   report.model = options.model;
@@ -147,6 +191,7 @@ void step(const Context& context, const StepOptions& options, const Facts& facts
   report.rates = measure_rates(context, config.run.precision);
   Run run(context, config);
   report.precision = name_of(config.run.precision);
+  report.graphs = cuda && options.graphs;
   report.recompute = options.recompute.empty() ? "none" : options.recompute;
   report.micro_batch = run.batch.micro_batch;
   report.block = run.batch.block_size;
@@ -159,7 +204,7 @@ void step(const Context& context, const StepOptions& options, const Facts& facts
   }
   if (cuda) report.peak_flops = bf16_peak_flops(cuda_device_info(context.device().index).name).value_or(0);
 
-  run.time(2);  // makes what is made once
+  run.time(4);  // makes what is made once: handles, and from the third step on the graphs of both buffers
   const double one = run.time(1).front();
   report.steps = static_cast<int>(std::clamp(1e3 * options.seconds / one, 3.0, 200.0));
   using Clock = std::chrono::steady_clock;

@@ -38,15 +38,15 @@ void print_part(const StepReport& report, const StepPart& part, double all) {
 
 void print(const StepReport& report) {
   std::printf("%-36s %6s %10s %8s %17s %10s %7s\n", "part", "calls", "ms", "share", "achieved", "floor ms", "ratio");
-  double all = 0;
-  for (const StepPart& part : report.parts) all += part.milliseconds;
+  const double all = report.parts_milliseconds();
   for (const StepPart& part : report.parts) print_part(report, part, all);
   std::printf("%-36s %6s %10.3f  (a step that was observed: %.3f ms)\n", "all parts", "", all,
               report.observed_milliseconds);
   std::printf("floors: a square product at %.3f TFLOP/s, a copy at %.3f TB/s, measured in this run\n",
               1e-12 * report.rates.operations, 1e-12 * report.rates.bytes);
-  std::printf("step: %.3f ms (p10 %.3f, p90 %.3f) of %d steps of %.0f tokens, %.0f tokens/s", report.milliseconds,
-              report.milliseconds_p10, report.milliseconds_p90, report.steps, report.tokens(),
+  std::printf("step%s: %.3f ms (p10 %.3f, p90 %.3f), %.2f times all parts, of %d steps of %.0f tokens, %.0f tokens/s",
+              report.graphs ? " as CUDA graphs" : "", report.milliseconds, report.milliseconds_p10,
+              report.milliseconds_p90, report.milliseconds / all, report.steps, report.tokens(),
               report.tokens_per_second);
   if (report.peak_flops > 0) std::printf(", mfu %.1f %%", 100 * mfu(report));
   std::printf(", memory planned %s\n", format_bytes(static_cast<double>(report.memory_bytes)).c_str());
@@ -72,6 +72,7 @@ void write_step(const std::string& path, const StepReport& report) {
             {"micro_batch", report.micro_batch},
             {"block_size", report.block},
             {"accumulation", report.accumulation},
+            {"cuda_graphs", report.graphs},
             {"parameters", report.parameters},
             {"tokens_per_second", report.tokens_per_second},
             {"memory_bytes", report.memory_bytes},
@@ -80,6 +81,7 @@ void write_step(const std::string& path, const StepReport& report) {
             {"steps", report.steps},
             {"flops_per_token", report.flops_per_token}};
   if (report.peak_flops > 0) json["mfu"] = mfu(report);
+  json["parts_milliseconds"] = report.parts_milliseconds();
   json["observed_milliseconds"] = report.observed_milliseconds;
   json["product_tflops"] = 1e-12 * report.rates.operations;
   json["copy_terabytes_per_second"] = 1e-12 * report.rates.bytes;

@@ -12,6 +12,7 @@ namespace greyhound::bench {
 struct StepReport {
   std::string model, device, precision, recompute;
   std::int64_t ranks = 1, micro_batch = 0, block = 0, accumulation = 0, parameters = 0;
+  bool graphs = false;            // the micro-batches of a timed step were CUDA graphs; those of an observed one never
   std::int64_t memory_bytes = 0;  // of the plan
   double milliseconds = 0;        // of a step: the median
   double milliseconds_p10 = 0, milliseconds_p90 = 0;
@@ -23,6 +24,11 @@ struct StepReport {
   DeviceRates rates;
   std::vector<StepPart> parts;
 
+  double parts_milliseconds() const {
+    double sum = 0;
+    for (const StepPart& part : parts) sum += part.milliseconds;
+    return sum;
+  }
   double tokens() const { return static_cast<double>(micro_batch * block * accumulation * ranks); }
 };
 

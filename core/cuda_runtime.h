@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace greyhound::cuda {
@@ -30,6 +31,9 @@ void record_event(int device, void* event, void* stream);
 void wait_for_event(int device, void* stream, void* event);
 void synchronize_event(int device, void* event);
 double seconds_between(int device, void* earlier, void* later);
+void* capture_graph(int device, void* stream, const std::function<void()>& enqueue);  // what it enqueues there
+void launch_graph(int device, void* stream, void* graph);
+void destroy_graph(int device, void* graph) noexcept;
 CudaDeviceInfo device_info(int device);
 CudaVersions versions();  // without driver_release
 

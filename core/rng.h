@@ -42,7 +42,7 @@ GREYHOUND_HOST_DEVICE inline float uniform(std::uint32_t word) { return static_c
 
 // A 64-bit key from a seed and a stream number (splitmix64's finaliser), so that the streams of one
 // seed are unrelated.
-inline std::uint64_t mix_key(std::uint64_t seed, std::uint64_t stream) {
+GREYHOUND_HOST_DEVICE inline std::uint64_t mix_key(std::uint64_t seed, std::uint64_t stream) {
   std::uint64_t x = seed + 0x9E3779B97F4A7C15ull * (stream + 1);
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;

@@ -7,6 +7,12 @@
 
 namespace greyhound {
 
+// Key and first row of masks.
+struct DropoutOrigin {
+  std::uint64_t key = 0;
+  std::uint64_t first_row = 0;
+};
+
 // Which elements dropout keeps is a function of key, the row's global number and the column alone: words of
 // Philox at counter (low = column / 4, high = first_row + row); kept where uniform(word) >= probability,
 // and scaled by 1 / (1 - probability).
@@ -14,7 +20,18 @@ struct Dropout {
   float probability = 0;  // in [0, 1); 0 keeps everything and draws nothing
   std::uint64_t key = 0;
   std::uint64_t first_row = 0;
+  // Optional, on the context's device, so that a call captured in a graph draws other masks at each launch: `key` and
+  // `first_row` count from there, see mask_origin. Read when the call runs.
+  const DropoutOrigin* origin = nullptr;
 };
+
+// What masks are drawn with, where `origin` is read: key and first_row themselves, or mix_key(origin->key, key) and
+// origin->first_row + first_row.
+GREYHOUND_HOST_DEVICE inline DropoutOrigin mask_origin(const DropoutOrigin* origin, std::uint64_t key,
+                                                       std::uint64_t first_row) {
+  if (origin == nullptr) return {key, first_row};
+  return {mix_key(origin->key, key), origin->first_row + first_row};
+}
 
 // out = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), the form GPT-2 uses: D. Hendrycks, K. Gimpel,
 // "Gaussian error linear units", 2016. Any shape; fp32 or bf16; out may be input.

@@ -133,8 +133,8 @@ void Gpt::forward_backward(const Context& context, const Batch& batch, const Ste
   pass.training = true;
   pass.accumulate = !step.first_micro_batch;
   pass.dropout = impl_->config.dropout;
-  pass.key = mix_key(step.seed, step.step);
-  pass.first_row = batch.first_row * static_cast<std::uint64_t>(pass.tokens);
+  pass.drawn = dropout_origin(step.seed, step.step, batch.first_row, pass.tokens);
+  pass.drawn_from = batch.dropout;
 
   impl_->forward(pass, batch.tokens, &sums.data()->errors);
   impl_->head(pass, batch.targets, step.denominator, sums);

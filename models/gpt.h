@@ -3,6 +3,7 @@
 
 #include <greyhound/core/arena.h>
 #include <greyhound/core/gradient_hook.h>
+#include <greyhound/kernels/elementwise.h>
 #include <greyhound/loss/loss.h>
 #include <greyhound/models/parameters.h>
 #include <greyhound/models/recompute.h>
@@ -42,6 +43,9 @@ struct Batch {
   ConstTensor tokens;   // [B, T] int32, each in [0, V)
   ConstTensor targets;  // [B, T] int32, in [0, V) or ignore_index
   std::uint64_t first_row = 0;
+  // Where the masks of dropout are drawn from, as dropout_origin() makes it, on the device; optional. With it neither
+  // first_row nor seed and step of StepInfo are looked at, so that a graph of forward_backward serves every step.
+  const DropoutOrigin* dropout = nullptr;
 };
 
 // What a training step tells each of its micro-batches.
@@ -52,6 +56,12 @@ struct StepInfo {
   bool first_micro_batch = true;   // gradients are overwritten; afterwards they are added to
   GradientHook gradient_complete;  // optional; called on every micro-batch, ranges in the block's order
 };
+
+// Of a micro-batch with `tokens` columns.
+inline DropoutOrigin dropout_origin(std::uint64_t seed, std::uint64_t step, std::uint64_t first_row,
+                                    std::int64_t tokens) {
+  return {mix_key(seed, step), first_row * static_cast<std::uint64_t>(tokens)};
+}
 
 class Gpt {
  public:

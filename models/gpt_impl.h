@@ -74,16 +74,20 @@ struct Pass {
   bool training = false;
   bool accumulate = false;  // backward adds to the gradients
   float dropout = 0;
-  std::uint64_t key = 0;        // of dropout in this step
-  std::uint64_t first_row = 0;  // token row of the whole step
+  DropoutOrigin drawn;                        // of this step; first_row: token row of the whole step
+  const DropoutOrigin* drawn_from = nullptr;  // or where that is on the device
 
   std::int64_t rows() const { return batch * tokens; }
 
   // The three places of a block, and the one after the embedding: each has a stream of its own.
   enum Site { attention_weights, attention_out, mlp_out };
-  Dropout at_embedding() const { return {dropout, mix_key(key, 0), first_row}; }
+  Dropout at_embedding() const { return of_stream(0); }
   Dropout at(std::int64_t layer, Site site) const {
-    return {dropout, mix_key(key, static_cast<std::uint64_t>(1 + 3 * layer + site)), first_row};
+    return of_stream(static_cast<std::uint64_t>(1 + 3 * layer + site));
+  }
+  Dropout of_stream(std::uint64_t stream) const {
+    if (drawn_from != nullptr) return {dropout, stream, 0, drawn_from};
+    return {dropout, mix_key(drawn.key, stream), drawn.first_row};
   }
 };
 

@@ -22,10 +22,10 @@ Tensor first_rows(const Tensor& buffer, std::int64_t rows) {
 
 // Rows of the loss's chunks in training on a GPU, where no budget says otherwise. Every chunk's product reads and
 // writes the whole fp32 gradient of the head's weight, so few large chunks beat the loss module's own many small ones;
-// an eighth of the rows keeps the tile of logits small beside the activations.
+// a quarter of the rows keeps the tile of logits small beside the activations.
 std::int64_t training_chunk_rows(std::int64_t rows) {
   constexpr std::int64_t least = 2048, most = 8192, granule = 64;
-  return std::clamp((rows / 8 + granule - 1) / granule * granule, least, most);
+  return std::clamp((rows / 4 + granule - 1) / granule * granule, least, most);
 }
 
 Shape byte_shape(std::size_t bytes) { return {static_cast<std::int64_t>(bytes)}; }

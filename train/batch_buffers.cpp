@@ -7,6 +7,12 @@
 
 namespace greyhound {
 
+namespace {
+
+constexpr std::int64_t origin_words = sizeof(DropoutOrigin) / sizeof(std::int64_t);
+
+}  // namespace
+
 BatchBuffers::Ahead::Ahead(const Context& context, std::size_t bytes)
     : stream(context),
       host{HostBuffer(context, bytes), HostBuffer(context, bytes)},
@@ -22,6 +28,7 @@ void BatchBuffers::plan(const Context& context, ArenaPlan& plan, std::int64_t ro
     slots_.tokens[slot] = plan.add("batch", "tokens" + suffix, DType::int32, {rows, block_size});
     slots_.targets[slot] = plan.add("batch", "targets" + suffix, DType::int32, {rows, block_size});
     slots_.denominator[slot] = plan.add("batch", "denominator" + suffix, DType::fp32, {1});
+    slots_.dropout[slot] = plan.add("batch", "dropout_origin" + suffix, DType::int64, {origin_words});
   }
   slots_.count = plan.add("batch", "valid_targets", DType::int64, {1});
   slots_.sums = plan.add("batch", "loss_sums", DType::uint8, {static_cast<std::int64_t>(loss::LossSums::bytes)});
@@ -29,13 +36,20 @@ void BatchBuffers::plan(const Context& context, ArenaPlan& plan, std::int64_t ro
 
 void BatchBuffers::bind(const Context& context, const Arena& arena) {
   for (int slot = 0; slot < slot_count_; ++slot) {
-    micro_batches_[slot] = {arena[slots_.tokens[slot]], arena[slots_.targets[slot]], arena[slots_.denominator[slot]]};
+    micro_batches_[slot] = {arena[slots_.tokens[slot]], arena[slots_.targets[slot]], arena[slots_.denominator[slot]],
+                            arena[slots_.dropout[slot]]};
   }
   count_ = arena[slots_.count];
   sums_.emplace(context, arena[slots_.sums].data);
   if (context.device().is_cuda()) {
-    ahead_ = std::make_unique<Ahead>(context, slot().tokens.bytes() + slot().targets.bytes() + sizeof denominator_);
+    ahead_ = std::make_unique<Ahead>(
+        context, slot().tokens.bytes() + slot().targets.bytes() + slot().dropout.bytes() + sizeof denominator_);
   }
+}
+
+void BatchBuffers::set_dropout(std::uint64_t seed, std::uint64_t step) {
+  seed_ = seed;
+  step_ = step;
 }
 
 Batch BatchBuffers::load(const Context& context, const HostBatch& batch) {
@@ -43,18 +57,21 @@ Batch BatchBuffers::load(const Context& context, const HostBatch& batch) {
   if (ahead_) ahead_->used[current_].record(context);
   current_ = (current_ + 1) % slot_count_;
   const Tensor tokens = slot().tokens.row_range(0, batch.rows), targets = slot().targets.row_range(0, batch.rows);
+  const DropoutOrigin origin = dropout_origin(seed_, step_, batch.first_row, tokens.columns());
+  auto* const drawn_from = static_cast<DropoutOrigin*>(slot().dropout.data);
   if (ahead_) {
-    copy_ahead(context, batch, tokens, targets);
+    copy_ahead(context, batch, tokens, targets, origin);
   } else {
     copy(context, tokens, batch.tokens);
     copy(context, targets, batch.targets);
     *slot().denominator.as<float>() = denominator_;
+    *drawn_from = origin;
   }
-  return {tokens, targets, batch.first_row};
+  return {tokens, targets, batch.first_row, drawn_from};
 }
 
 void BatchBuffers::copy_ahead(const Context& context, const HostBatch& batch, const Tensor& tokens,
-                              const Tensor& targets) {
+                              const Tensor& targets, const DropoutOrigin& origin) {
   const Context& copies = ahead_->stream.context();
   ahead_->copied[current_].wait();              // the page-locked memory is read no more
   ahead_->used[current_].order_before(copies);  // nor is the device's
@@ -67,6 +84,7 @@ void BatchBuffers::copy_ahead(const Context& context, const HostBatch& batch, co
   send(tokens, batch.tokens.data);
   send(targets, batch.targets.data);
   send(slot().denominator, &denominator_);
+  send(slot().dropout, &origin);
   ahead_->copied[current_].record(copies);
   ahead_->copied[current_].order_before(context);
 }

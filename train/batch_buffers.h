@@ -21,8 +21,12 @@ class BatchBuffers {
   void plan(const Context& context, ArenaPlan& plan, std::int64_t rows, std::int64_t block_size);
   void bind(const Context& context, const Arena& arena);
 
-  // A micro-batch on the device, until the next but one is loaded. A GPU copies it from page-locked memory on a stream
-  // of its own, while the work on earlier ones goes on: the host waits only when it is more than a few ahead.
+  // Micro-batches loaded from now on draw the masks of this step.
+  void set_dropout(std::uint64_t seed, std::uint64_t step);
+
+  // A micro-batch on the device, until the next but one is loaded; what work on it reads is at the same addresses every
+  // second time. A GPU copies it from page-locked memory on a stream of its own, while the work on earlier ones goes
+  // on: the host waits only when it is more than a few ahead.
   Batch load(const Context& context, const HostBatch& batch);
 
   // Makes denominator() of the micro-batches loaded from now on the number of valid targets of all ranks, of which this
@@ -37,12 +41,13 @@ class BatchBuffers {
  private:
   static constexpr int slots = 2;
   struct Slots {
-    std::array<ArenaPlan::Slot, slots> tokens, targets, denominator;
+    std::array<ArenaPlan::Slot, slots> tokens, targets, denominator, dropout;
     ArenaPlan::Slot count, sums;
   } slots_{};
   struct MicroBatch {
     Tensor tokens, targets;  // [rows, block_size] int32
     Tensor denominator;
+    Tensor dropout;  // a DropoutOrigin
   };
   // What a GPU needs to copy ahead.
   struct Ahead {
@@ -54,14 +59,16 @@ class BatchBuffers {
   };
 
   const MicroBatch& slot() const { return micro_batches_[current_]; }
-  void copy_ahead(const Context& context, const HostBatch& batch, const Tensor& tokens, const Tensor& targets);
+  void copy_ahead(const Context& context, const HostBatch& batch, const Tensor& tokens, const Tensor& targets,
+                  const DropoutOrigin& origin);
 
   int slot_count_ = 1;
   std::array<MicroBatch, slots> micro_batches_;
   int current_ = 0;
   float denominator_ = 0;
-  std::unique_ptr<Ahead> ahead_;  // on a GPU
-  Tensor count_;                  // [1] int64
+  std::uint64_t seed_ = 0, step_ = 0;  // of dropout
+  std::unique_ptr<Ahead> ahead_;       // on a GPU
+  Tensor count_;                       // [1] int64
   std::optional<loss::LossSums> sums_;
 };
 

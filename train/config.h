@@ -24,6 +24,7 @@ struct Config {
     std::int64_t seed;
     std::string device;  // "auto", "cpu" or "cuda"
     DType precision;     // fp32 or bf16
+    bool cuda_graphs;
   } run{};
   struct Model {
     std::int64_t n_layer, n_head, n_embd, block_size;

@@ -142,6 +142,10 @@ std::vector<ConfigKey> make_schema() {
         .free_on_resume();
     key("precision", &S::precision, DType::fp32, "of activations and of the weights that products read")
         .also({"dtype"});
+    key("cuda_graphs", &S::cuda_graphs, true,
+        "start the work on a micro-batch as a whole on a GPU, not kernel by kernel; the same bits")
+        .also({"use_cuda_graphs", "graphs"})
+        .free_on_resume();
   }
   {
     Keys key(table, "model", &Config::model);

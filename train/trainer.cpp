@@ -22,6 +22,7 @@ Trainer::Trainer(const Context& context, Communicator& communicator, const Confi
       plan_(batch),
       buffers_(buffers),
       loader_(loader),
+      graphs_wanted_(config.run.cuda_graphs),
       readback_(context) {}
 
 void Trainer::initialize() {
@@ -57,16 +58,34 @@ void Trainer::compute_gradients() {
   StepInfo step;
   step.seed = static_cast<std::uint64_t>(config_.run.seed);
   step.step = static_cast<std::uint64_t>(steps_);
-  loss::LossSums& sums = buffers_.batch.sums();
-  sums.reset(context_);
+  buffers_.batch.set_dropout(step.seed, step.step);
+  buffers_.batch.sums().reset(context_);
   for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
     const Batch batch = buffers_.batch.load(context_, rows.slice(index * plan_.micro_batch, plan_.micro_batch));
     step.denominator = buffers_.batch.denominator();
     step.first_micro_batch = index == 0;
     if (index + 1 == plan_.accumulation) step.gradient_complete = buffers_.reducer.hook(context_, communicator_);
-    buffers_.model.forward_backward(context_, batch, step, sums);
+    enqueue_micro_batch(batch, step);
   }
   buffers_.reducer.finish(context_, communicator_);
+}
+
+// A graph holds the addresses of its micro-batch's buffers and whether gradients are overwritten; everything else that
+// changes from step to step lies in those buffers. Every micro-batch of a run has the same rows. Where ranks add
+// gradients up, the last of a step talks to the others while its work is enqueued: it has no graph.
+void Trainer::enqueue_micro_batch(const Batch& batch, const StepInfo& step) {
+  const auto enqueue = [&] { buffers_.model.forward_backward(context_, batch, step, buffers_.batch.sums()); };
+  const bool capturable = context_.device().is_cuda() && context_.stream() != nullptr && !step.gradient_complete;
+  if (!graphs_wanted_ || !capturable) return enqueue();
+  MicroBatchWork& work = micro_batch_work_[{batch.tokens.data, step.first_micro_batch}];
+  if (!work.has_run) {
+    enqueue();
+    work.has_run = true;
+    return;
+  }
+  if (!work.graph) work.graph = Graph(context_, enqueue);
+  work.graph.launch(context_);
+  ++graph_launches_;
 }
 
 void Trainer::enqueue_update() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <greyhound/core/comm/communicator.h>
+#include <greyhound/core/graph.h>
 #include <greyhound/core/state.h>
 #include <greyhound/train/config.h>
 #include <greyhound/train/loader.h>
@@ -10,7 +11,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 
 namespace greyhound {
 
@@ -57,6 +60,11 @@ class Trainer final : public Stateful {
   // after a skipped step, so that a third one in a row is found while its gradient is there.
   bool must_finish() const;
 
+  // Whether a GPU gets the work on a micro-batch as a graph from its third time on (run.cuda_graphs at the start), or
+  // kernel by kernel, as those who observe operators need it. The bits are the same.
+  void use_graphs(bool wanted) { graphs_wanted_ = wanted; }
+  std::int64_t graph_launches() const { return graph_launches_; }  // so far
+
   // Throws a runtime Error that names a parameter when the last three steps were skipped: the run has diverged.
   void check_progress() const;
 
@@ -74,6 +82,13 @@ class Trainer final : public Stateful {
   void visit_state(StateVisitor& visitor) override;
 
  private:
+  // The work on a micro-batch in one of the batch's buffers.
+  struct MicroBatchWork {
+    bool has_run = false;  // what is made once for it, in libraries and drivers, is there
+    Graph graph;
+  };
+
+  void enqueue_micro_batch(const Batch& batch, const StepInfo& step);
   void enqueue_update();
 
   const Context context_;
@@ -82,6 +97,10 @@ class Trainer final : public Stateful {
   const BatchPlan plan_;
   TrainingBuffers& buffers_;
   Loader& loader_;
+
+  bool graphs_wanted_;
+  std::int64_t graph_launches_ = 0;
+  std::map<std::pair<const void*, bool>, MicroBatchWork> micro_batch_work_;  // by tokens and first_micro_batch
 
   StepReadback readback_;
   // What the host knows of the steps in readback_, in its order, and of the gradients that wait to be applied.

@@ -1,7 +1,6 @@
 #include "calls.h"
 
-#include "capture.h"
-
+#include <greyhound/core/graph.h>
 #include <greyhound/loss/loss.h>
 
 #include <algorithm>
@@ -280,9 +279,9 @@ Json answer(const Context& context, const Json& request) {
   call->enqueue();
   context.synchronize();
   if (request.contains("capture")) {
-    const std::unique_ptr<Graph> graph = capture(context, [&] { call->enqueue(); });
+    const Graph graph(context, [&] { call->enqueue(); });
     call->set_targets(request.at("capture").at("targets"));
-    graph->launch();
+    graph.launch(context);
     context.synchronize();
   }
   Json result = call->outputs();

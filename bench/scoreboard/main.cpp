@@ -1,9 +1,9 @@
 // greyhound-scoreboard: answers requests of the scoreboard (bench/scoreboard/score.py) with Greyhound's losses. Reads a
 // JSON array from standard input; writes "BEGIN i" before request i and "ANSWER {...}" after it.
 #include "calls.h"
-#include "capture.h"
 
 #include <greyhound/core/error.h>
+#include <greyhound/core/stream.h>
 #include <greyhound/core/version.h>
 
 #include <exception>
@@ -23,7 +23,9 @@ int main(int argc, char** argv) {
   try {
     const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
     const Json requests = Json::parse(text);
-    const Context context = scoreboard::stream_context(device == "cuda");
+    // The default stream cannot be captured.
+    const Stream stream(device == "cuda" ? Context::cuda() : Context::cpu());
+    const Context& context = stream.context();
     std::cout << "VERSION " << GREYHOUND_VERSION << std::endl;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       std::cout << "BEGIN " << requests[i].at("number") << std::endl;

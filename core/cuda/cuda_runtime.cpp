@@ -137,6 +137,47 @@ double seconds_between(int device, void* earlier, void* later) {
   return 1e-3 * milliseconds;
 }
 
+void* capture_graph(int device, void* stream, const std::function<void()>& enqueue) {
+  const DeviceScope scope(device);
+  const cudaStream_t captured = stream_of(stream);
+  cudaGraph_t graph = nullptr;
+  const auto destroy = [&] {
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  };
+  // Other host threads go on allocating and waiting: a checkpoint is being written, a communicator watches its ranks.
+  check(cudaStreamBeginCapture(captured, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  try {
+    enqueue();
+  } catch (...) {
+    (void)cudaStreamEndCapture(captured, &graph);
+    (void)cudaGetLastError();  // what ended the capture is on its way up
+    destroy();
+    throw;
+  }
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t status = cudaStreamEndCapture(captured, &graph);
+  const char* what = "cudaStreamEndCapture";
+  if (status == cudaSuccess) {
+    status = cudaGraphInstantiate(&executable, graph, 0);
+    what = "cudaGraphInstantiate";
+  }
+  destroy();
+  check(status, what);
+  return executable;
+}
+
+void launch_graph(int device, void* stream, void* graph) {
+  const DeviceScope scope(device);
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
+}
+
+void destroy_graph(int device, void* graph) noexcept {
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return;
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+  (void)cudaSetDevice(before);
+}
+
 CudaDeviceInfo device_info(int device) {
   const int count = device_count();
   if (device < 0 || device >= count) throw_runtime("CUDA device ", device, " of ", count);

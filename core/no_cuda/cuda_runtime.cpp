@@ -31,6 +31,9 @@ void record_event(int, void*, void*) { unavailable(); }
 void wait_for_event(int, void*, void*) { unavailable(); }
 void synchronize_event(int, void*) { unavailable(); }
 double seconds_between(int, void*, void*) { unavailable(); }
+void* capture_graph(int, void*, const std::function<void()>&) { unavailable(); }
+void launch_graph(int, void*, void*) { unavailable(); }
+void destroy_graph(int, void*) noexcept {}
 CudaDeviceInfo device_info(int) { unavailable(); }
 CudaVersions versions() { return {}; }
 

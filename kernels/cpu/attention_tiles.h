@@ -52,12 +52,13 @@ inline void transpose_queries(const float* from, const HeadShape& shape, float* 
 // 1 / (1 - probability). first_key is a multiple of 4.
 inline void dropout_factors(const Dropout& dropout, std::int64_t head, std::int64_t first_row, std::int64_t first_key,
                             std::int64_t keys, std::int64_t queries, float* factors) {
-  const Philox philox{dropout.key};
+  const DropoutOrigin origin = mask_origin(dropout.origin, dropout.key, dropout.first_row);
+  const Philox philox{origin.key};
   const float kept = 1.0f / (1.0f - dropout.probability);
   for (std::int64_t j = 0; j < keys; j += 4) {
     const std::uint64_t low = static_cast<std::uint64_t>(head) << 32 | static_cast<std::uint64_t>((first_key + j) / 4);
     for (std::int64_t i = 0; i < queries; ++i) {
-      const Philox::Block words = philox(low, dropout.first_row + static_cast<std::uint64_t>(first_row + i));
+      const Philox::Block words = philox(low, origin.first_row + static_cast<std::uint64_t>(first_row + i));
       for (std::int64_t w = 0; w < 4; ++w) {
         factors[(j + w) * query_tile + i] =
             uniform(words[static_cast<std::size_t>(w)]) >= dropout.probability ? kept : 0;

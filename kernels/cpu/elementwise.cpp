@@ -26,8 +26,9 @@ class Mask {
   // Draws for `count` columns from `first` (a multiple of 4) on.
   Mask(const Dropout& dropout, std::int64_t row, std::int64_t first, std::int64_t count)
       : probability_(dropout.probability), scale_(1.0f / (1.0f - dropout.probability)) {
-    const Philox philox{dropout.key};
-    const std::uint64_t high = dropout.first_row + static_cast<std::uint64_t>(row);
+    const DropoutOrigin origin = mask_origin(dropout.origin, dropout.key, dropout.first_row);
+    const Philox philox{origin.key};
+    const std::uint64_t high = origin.first_row + static_cast<std::uint64_t>(row);
     const std::int64_t groups = ceil_div(count, 4);
     for (std::int64_t group = 0; group < groups; ++group) {
       const Philox::Block words = philox(static_cast<std::uint64_t>(first / 4 + group), high);

@@ -43,7 +43,7 @@ AttentionTask<T> attention_task(const ConstTensor& qkv, const ConstTensor& out, 
     // A word is kept where (word >> 8) * 2^-24 >= probability.
     const double least = std::ceil(static_cast<double>(dropout.probability) * 0x1p24);
     task.dropout = {dropout.key, dropout.first_row, static_cast<unsigned>(least) << 8,
-                    1.0f / (1.0f - dropout.probability)};
+                    1.0f / (1.0f - dropout.probability), dropout.origin};
   }
   // Queries, keys, values and the gradient of as many heads as half of a large L2 holds.
   constexpr std::int64_t section_bytes = std::int64_t{24} << 20;

@@ -1,7 +1,7 @@
 // What attention's kernels are told, and which part of it a thread block does. Internal to the CUDA backend.
 #pragma once
 
-#include <greyhound/core/rng.h>
+#include <greyhound/kernels/elementwise.h>
 
 #include <cstdint>
 #include <cstring>
@@ -14,7 +14,8 @@ struct AttentionDropout {
   std::uint64_t key = 0;
   std::uint64_t first_row = 0;
   unsigned threshold = 0;
-  float kept = 1;  // 1 / (1 - probability)
+  float kept = 1;                         // 1 / (1 - probability)
+  const DropoutOrigin* origin = nullptr;  // see Dropout
 };
 
 template <class T>
@@ -34,9 +35,10 @@ struct AttentionTask {
 };
 
 struct Place {
-  int which;        // of all_heads
-  int batch, head;  // which = batch * heads + head
-  int order;        // which of its head's blocks, 0 the one to start first
+  int which;            // of all_heads
+  int batch, head;      // which = batch * heads + head
+  int order;            // which of its head's blocks, 0 the one to start first
+  DropoutOrigin draws;  // of dropout
 };
 
 // Blocks start in the order of their numbers. Heads are taken in sections whose keys and values stay in L2; inside a
@@ -49,7 +51,8 @@ __device__ inline Place place_of(const AttentionTask<T>& task, unsigned number, 
   const int count = min(task.section, task.all_heads - first);
   const int rest = static_cast<int>(number % per_section);
   const int which = first + rest % count;
-  return {which, which / task.heads, which % task.heads, rest / count};
+  return {which, which / task.heads, which % task.heads, rest / count,
+          mask_origin(task.dropout.origin, task.dropout.key, task.dropout.first_row)};
 }
 
 // Row `row` of a head's queries, keys (part 1) or values (part 2).
@@ -79,7 +82,7 @@ template <class T>
 __device__ inline uint4 dropout_words(const AttentionTask<T>& task, const Place& place, int row, int key_block) {
   const std::uint64_t low = static_cast<std::uint64_t>(place.head) << 32 | static_cast<unsigned>(key_block);
   const std::uint64_t global_row = static_cast<std::uint64_t>(place.batch) * task.tokens + row;
-  const Philox::Block block = Philox{task.dropout.key}(low, task.dropout.first_row + global_row);
+  const Philox::Block block = Philox{place.draws.key}(low, place.draws.first_row + global_row);
   uint4 words;
   memcpy(&words, &block, sizeof words);
   return words;

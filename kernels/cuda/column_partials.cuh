@@ -31,6 +31,15 @@ __global__ void __launch_bounds__(partial_columns* partial_slices)
   put(column, sum);
 }
 
+// For a row of results: out[j] (+)= sum.
+struct PutSum {
+  float* out;
+  bool accumulate;
+  __device__ void operator()(std::int64_t column, double sum) const {
+    out[column] = static_cast<float>(accumulate ? out[column] + sum : sum);
+  }
+};
+
 template <class Partial, class Put>
 void add_partials(cudaStream_t stream, const char* name, const Partial* partials, std::int64_t blocks,
                   std::int64_t columns, Put put) {

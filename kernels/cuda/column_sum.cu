@@ -15,7 +15,7 @@ namespace greyhound::cuda {
 namespace {
 
 constexpr int sum_warps = 8, sum_threads = sum_warps * warp_size;
-constexpr int turn_rows = 8;  // of one thread, on their way at once
+constexpr int turn_rows = 8;  // of one thread, added before they are added to others
 constexpr int block_turn = sum_warps * turn_rows;
 constexpr std::int64_t least_size = 2 * block_turn, most_blocks = 256;
 
@@ -29,12 +29,13 @@ struct RowBlocks {
   static std::int64_t bound(std::int64_t rows) { return std::min(most_blocks, (rows + least_size - 1) / least_size); }
 };
 
-// What is summed, 16 bytes of a row at a time: load() only reads, so that several loads are on their way at once.
-// `packed`: every row begins on 16 bytes.
+// What is summed, 16 bytes of a row at a time. load() only reads, so that those of `at_once` rows are on their way
+// together; registers then let `resident_blocks` work on a multiprocessor. `packed`: every row begins on 16 bytes.
 template <class T, bool packed>
 struct InputRows {
   using Element = T;
   using Held = Packed<T>;
+  static constexpr int at_once = turn_rows, resident_blocks = 2;
   const T* input;
   std::int64_t stride;
   __device__ Held load(std::int64_t row, int first, int columns) const {
@@ -49,6 +50,7 @@ struct InputRows {
 template <class T, bool packed>
 struct GeluGradientRows {
   using Element = T;
+  static constexpr int at_once = 2, resident_blocks = 3;
   struct Held {
     Packed<T> grad_out, input;
   };
@@ -73,7 +75,7 @@ struct GeluGradientRows {
 // One block per block of rows and 32 packs of 16 bytes of columns; each of its warps takes 8 rows at a time. Eight
 // neighbouring rows are added in fp32, everything else in fp64 and in order. Reads its operands once.
 template <class Source>
-__global__ void __launch_bounds__(sum_threads)
+__global__ void __launch_bounds__(sum_threads, Source::resident_blocks)
     partial_column_sum_kernel(const Source source, std::int64_t rows, int columns, std::int64_t rows_per_block,
                               double* partials) {
   constexpr int size = packed_size<typename Source::Element>, block_columns = warp_size * size;
@@ -84,19 +86,22 @@ __global__ void __launch_bounds__(sum_threads)
   double sums[size] = {};
   if (first < columns) {
     for (std::int64_t base = begin + warp * turn_rows; base < end; base += block_turn) {
-      typename Source::Held held[turn_rows];
-#pragma unroll
-      for (int k = 0; k < turn_rows; ++k) {
-        if (base + k < end) held[k] = source.load(base + k, first, columns);
-      }
       float run[size] = {};
+#pragma unroll 1
+      for (std::int64_t row = base; row < min(end, base + turn_rows); row += Source::at_once) {
+        typename Source::Held held[Source::at_once];
 #pragma unroll
-      for (int k = 0; k < turn_rows; ++k) {
-        if (base + k >= end) break;
-        float values[size];
-        source.values(held[k], base + k, first, columns, values);
+        for (int k = 0; k < Source::at_once; ++k) {
+          if (row + k < end) held[k] = source.load(row + k, first, columns);
+        }
 #pragma unroll
-        for (int i = 0; i < size; ++i) run[i] += values[i];
+        for (int k = 0; k < Source::at_once; ++k) {
+          if (row + k >= end) continue;
+          float values[size];
+          source.values(held[k], row + k, first, columns, values);
+#pragma unroll
+          for (int i = 0; i < size; ++i) run[i] += values[i];
+        }
       }
 #pragma unroll
       for (int i = 0; i < size; ++i) sums[i] += run[i];
@@ -113,14 +118,6 @@ __global__ void __launch_bounds__(sum_threads)
   for (int w = 0; w < sum_warps; ++w) sum += shared[w][column];
   partials[static_cast<std::int64_t>(blockIdx.y) * columns + block_first + column] = sum;
 }
-
-struct PutSum {
-  float* out;
-  bool accumulate;
-  __device__ void operator()(std::int64_t column, double sum) const {
-    out[column] = static_cast<float>(accumulate ? out[column] + sum : sum);
-  }
-};
 
 // out (+)= sums over the rows of a source.
 template <class Source>

@@ -10,17 +10,19 @@ namespace greyhound::cuda {
 
 struct DropoutMask {
   std::uint64_t key, first_row;
-  std::uint32_t threshold;  // a word is kept from here on
+  const DropoutOrigin* origin;  // see Dropout
+  std::uint32_t threshold;      // a word is kept from here on
   float scale;
 
   // out = dropout(in) for columns [first, first + size) of row `row`; first is a multiple of 4. out may be in.
   template <int size>
   __device__ void apply(std::int64_t row, int first, const float (&in)[size], float (&out)[size]) const {
     static_assert(size % 4 == 0, "four columns are drawn at once");
+    const DropoutOrigin drawn = mask_origin(origin, key, first_row);
 #pragma unroll
     for (int group = 0; group < size / 4; ++group) {
-      const Philox::Block block =
-          Philox{key}(static_cast<std::uint64_t>(first / 4 + group), first_row + static_cast<std::uint64_t>(row));
+      const Philox::Block block = Philox{drawn.key}(static_cast<std::uint64_t>(first / 4 + group),
+                                                    drawn.first_row + static_cast<std::uint64_t>(row));
       std::uint32_t words[4];
       memcpy(words, &block, sizeof words);
 #pragma unroll
@@ -35,6 +37,7 @@ inline DropoutMask dropout_mask(const Dropout& dropout) {
   DropoutMask mask{};
   mask.key = dropout.key;
   mask.first_row = dropout.first_row;
+  mask.origin = dropout.origin;
   mask.threshold = static_cast<std::uint32_t>(std::ceil(double{dropout.probability} * 16777216.0)) << 8;
   mask.scale = 1.0f / (1.0f - dropout.probability);
   return mask;

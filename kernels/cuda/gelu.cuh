@@ -29,12 +29,17 @@ __device__ inline GeluTerms gelu_terms(float x) {
 
 __device__ inline float gelu(float x) { return x * gelu_terms(x).logistic; }
 
-// d/dx x s(2u) = s + x s (1 - s) 2u'. Beyond +-20, where e is 0, powers of x could only overflow. NaN stays NaN.
-__device__ inline float gelu_slope(float input) {
-  const float x = input < -20.0f ? -20.0f : input > 20.0f ? 20.0f : input;
-  const GeluTerms terms = gelu_terms(x);
-  const float two_du = fmaf(3.0f * gelu_two_sqrt_two_over_pi * gelu_cubic * x, x, gelu_two_sqrt_two_over_pi);
-  return fmaf(x * two_du, terms.e * terms.inverse * terms.inverse, terms.logistic);
+// d/dx x s(2u) = s + x s (1 - s) 2u'. Beyond +-20, where e is 0, powers of x could only overflow; e is made of x
+// itself, so that NaN stays NaN. Backward has a second operand to read and to convert: here the hardware's functions,
+// which take e for 0 below 2^-126, leave it as fast as memory.
+__device__ inline float gelu_slope(float x) {
+  constexpr float k1 = gelu_two_sqrt_two_over_pi, k3 = k1 * gelu_cubic;
+  const float bounded = fminf(fmaxf(x, -20.0f), 20.0f), square = bounded * bounded;
+  float e, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-fabsf(x * fmaf(k3 * gelu_log2_e, square, k1 * gelu_log2_e))));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + e));
+  const float tail = e * inverse, logistic = x < 0.0f ? tail : inverse;
+  return fmaf(bounded * fmaf(3.0f * k3, square, k1), tail * inverse, logistic);
 }
 
 // For launch_elementwise (elementwise.cuh).

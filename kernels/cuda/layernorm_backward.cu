@@ -100,12 +100,13 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
   using Row = HeldRow<T, packs, Group::lanes>;
   constexpr int size = packed_size<T>;
   __shared__ float shared[3 * warps];
-  __shared__ float input_sums[packs * size * Group::threads];  // those of a lane: every `Group::threads`
-  float* const own_input_sums = input_sums + threadIdx.x;
+  constexpr int quads = packs * size / 4;
+  __shared__ float4 input_sums[quads * Group::threads];  // those of a lane: every `Group::threads`
+  float4* const own_input_sums = input_sums + threadIdx.x;
   const int lane = Group::lane(), columns = args.columns;
   if (args.sums == 3) {
 #pragma unroll
-    for (int i = 0; i < packs * size; ++i) own_input_sums[i * Group::threads] = 0;
+    for (int i = 0; i < quads; ++i) own_input_sums[i * Group::threads] = make_float4(0, 0, 0, 0);
   }
   const std::int64_t end = min(args.rows, (blockIdx.x + std::int64_t{1}) * args.rows_per_block);
   std::int64_t row = blockIdx.x * args.rows_per_block + Group::index();
@@ -147,7 +148,11 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
         [&](int k, int, const float(&written)[size]) {
           if (args.sums < 3) return;
 #pragma unroll
-          for (int i = 0; i < size; ++i) own_input_sums[(k * size + i) * Group::threads] += written[i];
+          for (int i = 0; i < size / 4; ++i) {
+            float4& sums = own_input_sums[(k * size / 4 + i) * Group::threads];
+            const float* terms = written + 4 * i;
+            sums = make_float4(sums.x + terms[0], sums.y + terms[1], sums.z + terms[2], sums.w + terms[3]);
+          }
         });
   }
 
@@ -185,11 +190,14 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
     const int first = Row::first_of(k, lane);
     if (first >= columns) continue;
 #pragma unroll
-    for (int i = 0; i < size; ++i) {
-      const float* sums = own_input_sums + (k * size + i) * Group::threads;
-      float sum = 0;
-      for (int group = 0; group < Group::per_block; ++group) sum += sums[group * Group::lanes];
-      partials[2 * columns + first + i] = sum;
+    for (int i = 0; i < size / 4; ++i) {
+      const float4* sums = own_input_sums + (k * size / 4 + i) * Group::threads;
+      float4 sum = sums[0];
+      for (int group = 1; group < Group::per_block; ++group) {
+        const float4 other = sums[group * Group::lanes];
+        sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
+      }
+      *reinterpret_cast<float4*>(partials + 2 * columns + first + 4 * i) = sum;
     }
   }
 }

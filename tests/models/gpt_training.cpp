@@ -66,6 +66,35 @@ TEST_CASE_ON_EACH_BACKEND("gpt: accumulation of 1 x 8 rows against 4 x 2 rows, 0
   }
 }
 
+TEST_CASE_ON_EACH_BACKEND("gpt: masks whose origin is on the device are those of seed, step and first row") {
+  for (const DType precision : {DType::fp32, DType::bf16}) {
+    const GptConfig config = dropout_config(0.2f);
+    const GptBatch rows = test_batch(config, 3, 5);
+    TestModel model(config, {}, 3, 5, precision);
+    ArenaPlan plan;
+    const auto slot = plan.add("batch", "dropout_origin", DType::int64, {2});
+    const Arena arena(model.context, plan);
+    StepInfo info = step_info(3, 11);
+    info.denominator = model.denominator;
+    upload(model.context, model.denominator, std::vector<float>{15});
+    Batch batch = model.placed(rows, 6);
+    const auto gradients = [&] {
+      model.sums.reset(model.context);
+      model.model.forward_backward(model.context, batch, info, model.sums);
+      return model.gradient_copy();
+    };
+    const std::vector<float> expected = gradients();
+    const DropoutOrigin origin = dropout_origin(3, 11, 6, 5);
+    copy_bytes(model.context, arena[slot].data, arena[slot].device, &origin, Device::cpu(), sizeof origin);
+    batch.dropout = static_cast<const DropoutOrigin*>(arena[slot].data);
+    batch.first_row = 0;  // not looked at, nor is the step
+    info.step = 12;
+    CHECK(same_bits(gradients(), expected));
+    batch.dropout = nullptr;
+    CHECK_FALSE(same_bits(gradients(), expected));
+  }
+}
+
 TEST_CASE_ON_EACH_BACKEND("gpt: the first micro-batch overwrites whatever the gradients held") {
   const GptConfig config = odd_config();
   const GptBatch batch = test_batch(config, 4, 5);
