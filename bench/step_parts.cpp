@@ -53,7 +53,6 @@ const Kind kinds[] = {
     {"residual_forward", "residual", false, [](const StepShape& s) { return 3 * wide(s); }},
     {"dropout_apply", "dropout", false, [](const StepShape& s) { return 2 * wide(s); }},
     {"gelu_forward", "gelu, forward", false, [](const StepShape& s) { return 8 * wide(s); }},
-    {"gelu_backward", "gelu and its bias, backward", false, [](const StepShape& s) { return 12 * wide(s); }},
     // With dropout, of two layers of C columns; every other one is summed where its operand is written.
     {"column_sum", "bias gradients", false, [](const StepShape& s) { return wide(s); }},
     {"attention_forward", "attention, forward", true, attention},
@@ -71,8 +70,9 @@ const Kind kinds[] = {
 StepPart part_of(const StepShape& shape, const OperatorCall& call) {
   StepPart part;
   part.calls = 1;
-  if (std::string_view(call.name) == "matmul") {
-    part.name = product_name(shape, call);
+  const bool with_gelu = std::string_view(call.name) == "matmul_gelu_backward";
+  if (with_gelu || std::string_view(call.name) == "matmul") {
+    part.name = with_gelu ? "mlp down and gelu, grad_input" : product_name(shape, call);
     part.is_product = true;
     part.work = 2.0 * static_cast<double>(call.m) * static_cast<double>(call.n) * static_cast<double>(call.k);
     return part;

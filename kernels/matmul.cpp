@@ -69,13 +69,6 @@ std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
   return bytes;
 }
 
-bool fuses_activation(const Context& context, DType operands, DType out) {
-  bool fuses = false;
-  run_on_device(
-      context, [] {}, [&] { fuses = cuda::fuses_activation(context, operands, out); });
-  return fuses;
-}
-
 std::string matmul_library(const Context& context) {
   std::string library;
   run_on_device(

@@ -17,7 +17,6 @@ enum class Activation { none, gelu };
 // does not depend on the number of threads. M, N or K of 0 is legal (K = 0: beta * out + bias).
 //
 // GELU reads the value rounded to out's dtype, so that out is, to the bit, what gelu_forward makes of pre_activation.
-// Not so where `fuses_activation`: there the library's epilogue reads the value before it is rounded.
 struct Matmul {
   ConstTensor a;
   ConstTensor b;
@@ -39,10 +38,6 @@ GREYHOUND_API void matmul(const Context& context, const Matmul& args, Workspace&
 // that a product can be captured in a graph without having run before.
 GREYHOUND_API std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args);
 
-// Whether an activation of such a product may be made by the library, which rounds otherwise than the operators of
-// kernels/elementwise.h: on CUDA, where that is faster. It depends on device and dtypes alone.
-GREYHOUND_API bool fuses_activation(const Context& context, DType operands, DType out);
-
 // Which library makes the products of this build on the context's device: "oneDNN 2.6.3", "built-in", ...
 GREYHOUND_API std::string matmul_library(const Context& context);
 
@@ -54,7 +49,6 @@ std::string matmul_library();
 namespace cuda {
 void matmul(const Context&, const Matmul&, Workspace&);
 std::size_t matmul_workspace_bytes(const Context&, const Matmul&);
-bool fuses_activation(const Context&, DType operands, DType out);
 std::string matmul_library();
 }  // namespace cuda
 

@@ -32,8 +32,6 @@ struct MatmulKey {
     align_to,
     bias,            // whether there is one
     device_scalars,  // whether alpha and beta are read from the device
-    activation,      // made by the library: an Activation
-    ld_pre,          // of pre_activation; 0: not given
     fields
   };
 

@@ -10,26 +10,9 @@ namespace greyhound {
 
 namespace {
 
-constexpr std::array<const char*, MatmulKey::fields> field_names{"m",
-                                                                 "n",
-                                                                 "k",
-                                                                 "a",
-                                                                 "out",
-                                                                 "transpose_a",
-                                                                 "transpose_b",
-                                                                 "lda",
-                                                                 "ldb",
-                                                                 "ldc",
-                                                                 "ld_out",
-                                                                 "align_a",
-                                                                 "align_b",
-                                                                 "align_c",
-                                                                 "align_out",
-                                                                 "bias",
-                                                                 "device_scalars",
-                                                                 "activation",
-                                                                 "ld_pre"};
-constexpr std::array<std::string_view, 2> activation_names{"none", "gelu"};
+constexpr std::array<const char*, MatmulKey::fields> field_names{
+    "m",   "n",      "k",       "a",       "out",     "transpose_a", "transpose_b", "lda",           "ldb",
+    "ldc", "ld_out", "align_a", "align_b", "align_c", "align_out",   "bias",        "device_scalars"};
 constexpr std::string_view hexadecimal_digits = "0123456789abcdef";
 constexpr std::array<DType, 3> dtypes{DType::fp32, DType::bf16, DType::fp16};
 
@@ -45,7 +28,7 @@ class Line {
   Line(std::string_view text, std::int64_t number) : rest_(text), number_(number) {}
 
   void expect(std::string_view literal) {
-    if (!begins_with(literal)) fail(literal);
+    if (rest_.substr(0, literal.size()) != literal) fail(literal);
     rest_.remove_prefix(literal.size());
   }
   std::string_view until(char end, std::string_view what) {
@@ -63,7 +46,6 @@ class Line {
     rest_.remove_prefix(static_cast<std::size_t>(end - first));
     return value;
   }
-  bool begins_with(std::string_view literal) const { return rest_.substr(0, literal.size()) == literal; }
   std::string_view take(std::size_t length, std::string_view what) {
     if (rest_.size() < length) fail(what);
     const std::string_view word = rest_.substr(0, length);
@@ -100,14 +82,6 @@ std::int64_t parse_field(Line& line, int field) {
     }
     line.fail("fp32, bf16 or fp16 before this");
   }
-  if (field == MatmulKey::activation) {
-    for (std::size_t i = 0; i < activation_names.size(); ++i) {
-      if (!line.begins_with(activation_names[i])) continue;
-      line.expect(activation_names[i]);
-      return static_cast<std::int64_t>(i);
-    }
-    line.fail("none or gelu");
-  }
   const std::int64_t value = line.integer("a number");
   if (is_flag(field) && value > 1) line.fail("0 or 1 before this");
   return value;
@@ -119,13 +93,9 @@ MatmulChoice parse(Line line) {
   choice.device = line.until('"', "the device's name");
   line.expect("\" cublaslt=");
   choice.library = line.integer("the library's version");
-  const auto read = [&](int field) {
+  for (int field = 0; field < MatmulKey::fields; ++field) {
     line.expect(concat(" ", field_names[field], "="));
     choice.key.values[field] = parse_field(line, field);
-  };
-  for (int field = 0; field < MatmulKey::activation; ++field) read(field);
-  if (line.begins_with(" activation=")) {
-    for (int field = MatmulKey::activation; field < MatmulKey::fields; ++field) read(field);
   }
   line.expect(" algorithm=");
   for (std::uint64_t& word : choice.algorithm) word = line.hexadecimal();
@@ -137,19 +107,10 @@ MatmulChoice parse(Line line) {
 
 std::string matmul_choice_line(const MatmulChoice& choice) {
   std::string text = concat('"', choice.device, "\" cublaslt=", choice.library);
-  // Products whose activation is not the library's end without the fields that tell of it.
-  const bool has_activation = choice.key[MatmulKey::activation] != 0;
-  const int fields = has_activation ? MatmulKey::fields : MatmulKey::activation;
-  for (int field = 0; field < fields; ++field) {
+  for (int field = 0; field < MatmulKey::fields; ++field) {
     const std::int64_t value = choice.key.values[field];
     text += concat(' ', field_names[field], '=');
-    if (is_dtype(field)) {
-      text += name_of(static_cast<DType>(value));
-    } else if (field == MatmulKey::activation) {
-      text += activation_names[static_cast<std::size_t>(value)];
-    } else {
-      text += std::to_string(value);
-    }
+    text += is_dtype(field) ? std::string(name_of(static_cast<DType>(value))) : std::to_string(value);
   }
   text += " algorithm=";
   for (std::uint64_t word : choice.algorithm) {

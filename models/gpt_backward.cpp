@@ -71,9 +71,8 @@ void Gpt::Impl::mlp_block_backward(const Pass& pass, std::int64_t layer) {
   const ConstTensor grad_out = dropout_backward(pass, buffers, pass.at(layer, Pass::mlp_out));
   const Tensor grad_hidden = kept.gelu;
   bias_backward_behind_dropout(pass, block.mlp_out, grad_out, workspace);
-  linear_backward(pass.context, block.mlp_out, grad_out, kept.gelu, grad_hidden, pass.accumulate, workspace);
-  gelu_backward(pass.context, {grad_hidden, kept.hidden, grad_hidden, block.mlp_in.bias.grad, pass.accumulate},
-                workspace);
+  linear_gelu_backward(pass.context, block.mlp_out, grad_out, kept.gelu, kept.hidden, grad_hidden,
+                       block.mlp_in.bias.grad, pass.accumulate, workspace);
 
   if (recomputes_norms()) norm_forward(pass.context, block.ln_2, kept.residual_mid, kept.normed_2, {});
   const Tensor grad_normed = kept.normed_2;

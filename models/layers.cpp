@@ -1,5 +1,5 @@
 #include <greyhound/kernels/layernorm.h>
-#include <greyhound/kernels/matmul.h>
+#include <greyhound/kernels/matmul_gelu.h>
 #include <greyhound/models/layers.h>
 
 #include <algorithm>
@@ -58,6 +58,21 @@ void linear_backward(const Context& context, const Linear& linear, const ConstTe
   matmul(context, grad_input_product(linear, grad_out, grad_input), workspace);
 }
 
+void linear_gelu_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
+                          const ConstTensor& input, const ConstTensor& pre_activation,
+                          const Tensor& grad_pre_activation, const Tensor& grad_bias_before, bool accumulate,
+                          Workspace& workspace) {
+  matmul(context, grad_weight_product(linear, grad_out, input, accumulate), workspace);
+  MatmulGeluBackward args;
+  args.grad_out = grad_out;
+  args.weight = linear.weight.value;
+  args.pre_activation = pre_activation;
+  args.grad_input = grad_pre_activation;
+  args.grad_bias = grad_bias_before;
+  args.accumulate_bias = accumulate;
+  matmul_gelu_backward(context, args, workspace);
+}
+
 void bias_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out, bool accumulate,
                    Workspace& workspace) {
   if (linear.bias) column_sum(context, {grad_out, linear.bias.grad, accumulate}, workspace);
@@ -80,7 +95,12 @@ std::size_t linear_workspace_bytes(const Context& context, DType dtype, std::int
   if (backward) {
     const Matmul to_input = grad_input_product(linear, output, input);
     const Matmul to_weight = grad_weight_product(linear, output, input, true);
+    MatmulGeluBackward to_gelu;
+    to_gelu.grad_out = output;
+    to_gelu.weight = linear.weight.value;
+    to_gelu.pre_activation = to_gelu.grad_input = input;
     bytes = std::max({bytes, matmul_workspace_bytes(context, to_input), matmul_workspace_bytes(context, to_weight),
+                      matmul_gelu_backward_workspace_bytes(context, to_gelu),
                       column_sum_workspace_bytes(context, rows, out)});
   }
   return bytes;

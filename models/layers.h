@@ -30,6 +30,13 @@ void linear_gelu_forward(const Context& context, const Linear& linear, const Con
 // grad_W (+)= grad_out^T input; then grad_input = grad_out W, which may be `input`'s memory.
 void linear_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
                      const ConstTensor& input, const Tensor& grad_input, bool accumulate, Workspace& workspace);
+// The same for a layer behind linear_gelu_forward: grad_W (+)= grad_out^T input; then grad_pre_activation =
+// (grad_out W) gelu'(pre_activation), which may be `input`'s memory; and grad_bias_before, if given, (+)= its sum over
+// rows: of the layer that made pre_activation.
+void linear_gelu_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out,
+                          const ConstTensor& input, const ConstTensor& pre_activation,
+                          const Tensor& grad_pre_activation, const Tensor& grad_bias_before, bool accumulate,
+                          Workspace& workspace);
 // grad_b (+)= sum over rows of grad_out, where no operator that wrote grad_out has made that sum on its way.
 void bias_backward(const Context& context, const Linear& linear, const ConstTensor& grad_out, bool accumulate,
                    Workspace& workspace);

@@ -3,16 +3,12 @@
 
 #include <greyhound/core/context.h>
 #include <greyhound/core/cuda/cuda_check.h>
-#include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/attention_hopper.cuh>
 #include <greyhound/kernels/cuda/hopper_launch.cuh>
 
 #include <cuda_runtime.h>
 
 namespace greyhound::cuda::hopper {
-
-// Which devices these kernels are for; whether the program has their code is another question.
-inline bool is_hopper(const Context& context) { return cache_of(context).compute_capability == 90; }
 
 // Row values as a tensor of fp32.
 inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64_t tokens) {

@@ -15,6 +15,7 @@ Cache& cache_of(const Context& context) {
     };
     cache.compute_capability =
         10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
+    cache.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
     cache.max_block_shared_bytes = static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   }
   return cache;

@@ -14,7 +14,8 @@ namespace greyhound::cuda {
 class Products;  // cublaslt.h
 
 struct Cache {
-  int compute_capability = 0;              // 90 for 9.0
+  int compute_capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
   std::size_t max_block_shared_bytes = 0;  // dynamic shared memory that one block can ask for
   // Clusters of a kernel that are on the device at once, by kernel, blocks and shared memory: see
   // row_stream_launch.cuh.

@@ -85,16 +85,7 @@ MatmulKey key_of(const Product& p) {
   key[Key::align_to] = alignment_of(p.to.data);
   key[Key::bias] = p.bias != nullptr;
   key[Key::device_scalars] = p.scalars != nullptr;
-  key[Key::activation] = static_cast<std::int64_t>(p.activation);
-  key[Key::ld_pre] = p.pre_activation ? stride_of(p.pre_activation) : 0;
   return key;
-}
-
-cublasLtEpilogue_t epilogue_of(const Product& p) {
-  const bool bias = p.bias != nullptr, pre = static_cast<bool>(p.pre_activation);
-  if (p.activation == Activation::none) return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  if (pre) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
 }
 
 std::string describe(const MatmulKey& key) {
@@ -127,14 +118,11 @@ struct Products::Call {
     if (p.scalars != nullptr) {
       set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, std::int32_t{CUBLASLT_POINTER_MODE_DEVICE});
     }
-    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        p.bias != nullptr ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
     if (p.bias != nullptr) {
       set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key[Key::to_dtype]));
       set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    }
-    if (p.pre_activation) {
-      set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation.data);
-      set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key[Key::ld_pre]);
     }
     a = layout_of(key[Key::dtype], p.a.rows(), p.a.columns(), key[Key::lda]);
     b = layout_of(key[Key::dtype], p.b.rows(), p.b.columns(), key[Key::ldb]);
@@ -218,7 +206,6 @@ Products::Call& Products::prepared(const Product& product, const MatmulKey& key)
 cublasStatus_t Products::enqueue(const Context& context, const Product& p, const Call& call,
                                  const cublasLtMatmulAlgo_t& algorithm) const {
   if (p.bias != nullptr) set(call.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  if (p.pre_activation) set(call.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation.data);
   const float* alpha = p.scalars != nullptr ? p.scalars : &p.alpha;
   const float* beta = p.scalars != nullptr ? p.scalars + 1 : &p.beta;
   return cublasLtMatmul(handle_, call.operation.get(), alpha, p.b.data, call.b.get(), p.a.data, call.a.get(), beta,

@@ -17,8 +17,7 @@ namespace greyhound::cuda {
 // What the library gets to work with, whatever the shape: NVIDIA recommends 32 MiB for Hopper, 4 MiB before.
 inline constexpr std::size_t library_workspace_bytes = std::size_t{32} << 20;
 
-// to = activation(alpha * op(a) x op(b) + beta * from + bias), row-major; every dimension at least 1. With an
-// activation `to` has 16 bits, and beta is 0.
+// to = alpha * op(a) x op(b) + beta * from + bias, row-major; every dimension at least 1.
 struct Product {
   ConstTensor a, b;
   ConstTensor from;  // read when beta is not 0
@@ -27,9 +26,7 @@ struct Product {
   float alpha, beta;
   const float* scalars;  // alpha and beta in device memory; nullptr: the two above
   const void* bias;      // [N] in to's dtype, aligned to 16 bytes; nullptr: none
-  Activation activation;
-  Tensor pre_activation;  // as Matmul's; rows aligned to 16 bytes
-  void* workspace;        // library_workspace_bytes, aligned to memory_alignment
+  void* workspace;       // library_workspace_bytes, aligned to memory_alignment
 };
 
 // The library's handle and the algorithms of one context. All but the products themselves happens on the host.

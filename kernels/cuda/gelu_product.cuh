@@ -14,40 +14,28 @@ namespace greyhound::cuda::hopper {
 template <class Tiling>
 __device__ inline void copy_operands(const GeluProductTask& task, const GeluProductMaps& maps,
                                      GeluProductShared<Tiling>& shared, unsigned char* stages) {
-  constexpr int Cluster = Tiling::Cluster;
   RingPlace<Tiling::Stages> place;
 #pragma unroll 1
   for (TileWalk<Tiling> walk(task); walk.valid(); walk.advance()) {
-    const int row = walk.row(), first = walk.rank * Tiling::Share, column = walk.column() + first;
+    const int row = walk.row(), column = walk.column();
 #pragma unroll 1
     for (int depth = 0; depth < task.depth; depth += Tiling::Depth) {
       Barrier& full = shared.full[place.stage];
       unsigned char* const a = stages + place.stage * Tiling::stage_bytes;
-      unsigned char* const w = a + Tiling::a_bytes + first * row_bytes;  // a part has 64 rows, and 64 columns
-      wait_for_cluster(shared.empty[place.stage], place.parity ^ 1);
+      unsigned char* const w = a + Tiling::a_bytes;
+      wait(shared.empty[place.stage], place.parity ^ 1);
       arrive_expecting(full, Tiling::stage_bytes);
       load_box(a, maps.a, depth, row, full);
       if constexpr (Tiling::Backward) {
 #pragma unroll
-        for (int part = 0; part < Tiling::Share; part += part_columns) {
-          load_box<Cluster>(w + part * row_bytes, maps.w, column + part, depth, full);
+        for (int part = 0; part < Tiling::Columns; part += part_columns) {  // of 64 rows and 64 columns
+          load_box(w + part * row_bytes, maps.w, column + part, depth, full);
         }
       } else {
-        load_box<Cluster>(w, maps.w, depth, column, full);
+        load_box(w, maps.w, depth, column, full);
       }
       place.advance();
     }
-  }
-}
-
-// A warp has read a stage, of which other blocks hold a part, too.
-template <int Cluster>
-__device__ inline void release(Barrier& empty) {
-  const unsigned lane = threadIdx.x % 32;
-  if constexpr (Cluster == 1) {
-    if (lane == 0) arrive(empty);
-  } else {
-    if (lane < Cluster) arrive_in_cluster(address_in(&empty, lane));
   }
 }
 
@@ -107,14 +95,14 @@ __device__ inline void multiply_tiles(const GeluProductTask& task, GeluProductSh
       }
       commit_products();
       wait_for_products<1>();
-      if (depth > 0) release<Tiling::Cluster>(shared.empty[before]);
+      if (depth > 0 && lane == 0) arrive(shared.empty[before]);
       before = place.stage;
       place.advance();
     }
     wait_for_products<0>();
 #pragma unroll
     for (int p = 0; p < Parts; ++p) hold(sums[p]);
-    release<Tiling::Cluster>(shared.empty[before]);
+    if (lane == 0) arrive(shared.empty[before]);
 
     wait(shared.free[group], turn ^ 1);
 #pragma unroll
@@ -140,8 +128,7 @@ __device__ inline void multiply_tiles(const GeluProductTask& task, GeluProductSh
   }
 }
 
-// Tiling::Threads threads, Tiling::shared_bytes of dynamic shared memory, clusters of Tiling::Cluster blocks; any
-// number of them.
+// Tiling::Threads threads, Tiling::shared_bytes of dynamic shared memory; any number of blocks.
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::Threads, 1)
     gelu_product_kernel(const __grid_constant__ GeluProductTask task, const __grid_constant__ GeluProductMaps maps) {
@@ -157,15 +144,7 @@ __global__ void __launch_bounds__(Tiling::Threads, 1)
     prefetch(maps.w);
   }
   __syncthreads();
-  if constexpr (Tiling::Cluster > 1) cluster_barrier();
 
-  const auto finish = [&](int warp) {
-    if constexpr (Tiling::Backward) {
-      apply_slope<Tiling>(task, shared, tile, warp);
-    } else {
-      apply_gelu<Tiling>(task, shared, tile, warp);
-    }
-  };
   // One branch for each group of warps, which gets its registers at once.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), group = warp / 4;
   if (group == 0) {
@@ -173,17 +152,19 @@ __global__ void __launch_bounds__(Tiling::Threads, 1)
     if (warp == 0) {
       if (threadIdx.x == 0) copy_operands<Tiling>(task, maps, shared, stages);
       __syncwarp();
-    } else if constexpr (Tiling::Finishers == 3) {
-      finish(warp - 1);
     }
-  } else if (Tiling::Finishers == 3 || group <= Tiling::Groups) {
+  } else if (group <= Tiling::Groups) {
     take_registers<Tiling::ProductRegisters>();
     multiply_tiles<Tiling>(task, shared, stages, tile, group - 1);
-  } else if constexpr (Tiling::Finishers == 4) {
+  } else {
     give_registers<Tiling::LastRegisters>();
-    finish(warp - 4 * (Tiling::Groups + 1));
+    const int finisher = warp - 4 * (Tiling::Groups + 1);
+    if constexpr (Tiling::Backward) {
+      apply_slope<Tiling>(task, shared, tile, finisher);
+    } else {
+      apply_gelu<Tiling>(task, shared, tile, finisher);
+    }
   }
-  if constexpr (Tiling::Cluster > 1) cluster_barrier();  // no block ends while another writes to its memory
 #endif
 }
 

@@ -15,40 +15,35 @@ namespace greyhound::cuda::hopper {
 struct GeluProductTask {
   int rows, columns, depth;
   const bf16* bias;  // forward, [columns], aligned to 4 bytes; nullptr: none
-  bf16 *pre, *out;   // pre: written by forward, read by backward
+  bf16 *pre, *out;   // pre: written by forward, nullptr: not kept; read by backward
   std::int64_t pre_stride, out_stride;
-  float* partials;  // backward, [tile rows, columns]: see gelu_product_tile_rows
+  float* partials;  // backward, [tiles along the rows, columns]
 };
 
 struct GeluProductMaps {
   CUtensorMap a, w;
 };
 
-// `wide`: columns of one instruction's product. 256 read the left operand half as often as 128, but the compiler gives
-// 128 registers to an instruction only where every thread begins with more than that. `finishers`: warps that finish
-// tiles, three beside the warp that copies or four of their own.
-template <bool backward, int cluster, int wide, int finishers>
+// Measured on an H200 against this: w's tiles copied by one block for two of a cluster, instructions of 256 columns
+// with three finishing warps beside the one that copies. Both were slower.
+template <bool backward>
 struct GeluProductTiling {
   static constexpr bool Backward = backward;
-  static constexpr int Cluster = cluster;  // blocks one below the other; each copies its share of w's tiles to all
-  static constexpr int Wide = wide, Finishers = finishers;
   static constexpr int Rows = 128, Columns = 256, Depth = 64, Stages = 3;
-  static constexpr int Groups = Rows / group_rows;  // that multiply
-  static constexpr int Threads = (Groups + (finishers == 4 ? 2 : 1)) * group_threads;
+  static constexpr int Wide = 128;                                 // columns of one instruction's product
+  static constexpr int Groups = Rows / group_rows, Finishers = 4;  // groups that multiply, warps that finish tiles
+  static constexpr int Threads = (1 + Groups + 1) * group_threads;
   // Registers of a thread: of the first group, of those that multiply, of the last. All groups begin with the same
   // number, the most that the block can have.
-  static constexpr int FirstRegisters = finishers == 4 ? 40 : 136, ProductRegisters = finishers == 4 ? 176 : 184,
-                       LastRegisters = 120;
-  static constexpr int Share = Columns / Cluster;
+  static constexpr int FirstRegisters = 40, ProductRegisters = 176, LastRegisters = 120;
   static constexpr int a_bytes = Rows * Depth * 2, w_bytes = Columns * Depth * 2, stage_bytes = a_bytes + w_bytes;
   static constexpr int part_bytes = Rows * row_bytes;  // of the tile of sums
   static constexpr int tile_bytes = Columns / part_columns * part_bytes;
   static constexpr int shared_bytes = 1024 + Stages * stage_bytes + tile_bytes;  // 1024 to align them
-  static constexpr int a_box = Rows, w_box = backward ? Depth : Share;           // rows
-  static_assert(Depth == part_columns && Share % part_columns == 0, "boxes of 64 columns");
-  static_assert(finishers == 3 || finishers == 4, "warps of one group");
+  static constexpr int a_box = Rows, w_box = backward ? Depth : Columns;         // rows
+  static_assert(Depth == part_columns && Columns % part_columns == 0, "boxes of 64 columns");
   static constexpr int begin_registers = 65536 / Threads / 8 * 8;
-  static_assert(FirstRegisters + Groups * ProductRegisters + (finishers == 4 ? LastRegisters : 0) <=
+  static_assert(FirstRegisters + Groups * ProductRegisters + LastRegisters <=
                     begin_registers * (Threads / group_threads),
                 "a group that takes registers would wait for ever");
 };
@@ -63,7 +58,7 @@ struct GeluProductShared {
   __device__ void initialize_all() {
     for (int s = 0; s < Tiling::Stages; ++s) {
       initialize(full[s], 1);
-      initialize(empty[s], Tiling::Cluster * Tiling::Groups * 4);  // warps that multiply
+      initialize(empty[s], Tiling::Groups * 4);  // warps that multiply
     }
     for (int g = 0; g < Tiling::Groups; ++g) {
       initialize(written[g], 4);
@@ -73,24 +68,20 @@ struct GeluProductShared {
 };
 
 // The tiles of a block. Those at work at the same time lie in few rows of tiles, which share a; all of w stays in L2.
-// Blocks of a cluster have the same number of tiles: the last row of tiles may lie outside of the matrix.
 template <class Tiling>
 struct TileWalk {
-  int unit, units, step, tile_columns, rank;
+  int tile, tiles, tile_columns;
 
   __device__ explicit TileWalk(const GeluProductTask& task) {
-    constexpr int cluster_rows = Tiling::Rows * Tiling::Cluster;
     tile_columns = (task.columns + Tiling::Columns - 1) / Tiling::Columns;
-    units = (task.rows + cluster_rows - 1) / cluster_rows * tile_columns;
-    unit = static_cast<int>(blockIdx.x) / Tiling::Cluster;
-    step = static_cast<int>(gridDim.x) / Tiling::Cluster;
-    rank = static_cast<int>(blockIdx.x) % Tiling::Cluster;
+    tiles = (task.rows + Tiling::Rows - 1) / Tiling::Rows * tile_columns;
+    tile = static_cast<int>(blockIdx.x);
   }
-  __device__ bool valid() const { return unit < units; }
-  __device__ void advance() { unit += step; }
-  __device__ int tile_row() const { return unit / tile_columns * Tiling::Cluster + rank; }
+  __device__ bool valid() const { return tile < tiles; }
+  __device__ void advance() { tile += static_cast<int>(gridDim.x); }
+  __device__ int tile_row() const { return tile / tile_columns; }
   __device__ int row() const { return tile_row() * Tiling::Rows; }
-  __device__ int column() const { return unit % tile_columns * Tiling::Columns; }
+  __device__ int column() const { return tile % tile_columns * Tiling::Columns; }
 };
 
 // A warp takes rows two by two, every `Finishers`th pair of a tile; a lane has 8 columns, 16 bytes, of each.
@@ -133,7 +124,7 @@ struct TileColumns {
     const int row = walk.row(), column = walk.column() + lane * 8;
     first = reinterpret_cast<unsigned char*>(data + row * stride + column);
     row_step = static_cast<unsigned>(stride) * 2;
-    rows = walk.valid() && column < task.columns ? min(task.rows - row, Tiling::Rows) : 0;
+    rows = data != nullptr && walk.valid() && column < task.columns ? min(task.rows - row, Tiling::Rows) : 0;
   }
   // From here on, the tile begins `count` rows further down.
   __device__ void advance(int count) {
@@ -222,7 +213,7 @@ __device__ inline void apply_slope(const GeluProductTask& task, GeluProductShare
   unsigned turn = 0;
 #pragma unroll 1
   while (walk.valid()) {
-    const int first_row = walk.row(), tile_row = walk.tile_row(), first_column = walk.column();
+    const int tile_row = walk.tile_row(), first_column = walk.column();
     TileColumns<Tiling> out(task, walk, task.out, task.out_stride, pairs.lane);
     out.advance(2 * pairs.first);
     walk.advance();
@@ -267,9 +258,8 @@ __device__ inline void apply_slope(const GeluProductTask& task, GeluProductShare
     *reinterpret_cast<float4*>(own) = make_float4(sums[0], sums[1], sums[2], sums[3]);
     *reinterpret_cast<float4*>(own + 4) = make_float4(sums[4], sums[5], sums[6], sums[7]);
     warps_barrier<1, Tiling::Finishers>();
-    // A row of tiles outside of the matrix has no partial sums.
     for (int mine = warp * 32 + pairs.lane; mine < Tiling::Columns; mine += Tiling::Finishers * 32) {
-      if (first_column + mine >= task.columns || first_row >= task.rows) break;
+      if (first_column + mine >= task.columns) break;
       float sum = 0;
 #pragma unroll
       for (int w = 0; w < Tiling::Finishers; ++w) sum += shared.sums[turn][w][mine];

@@ -8,22 +8,16 @@
 
 namespace greyhound::cuda::hopper {
 
-// Rows of GeluProductTask::partials.
-template <class Tiling>
-std::int64_t gelu_product_tile_rows(std::int64_t rows) {
-  return (rows + Tiling::Rows - 1) / Tiling::Rows;
-}
-
 // Operands whose rows begin at 16 bytes, `stride` elements apart.
 struct GeluProductOperand {
   const bf16* data;
   std::int64_t stride;
 };
 
-// False, with nothing enqueued, where the driver does not describe the operands. `processors`: of the device.
+// False, with nothing enqueued, where the driver does not describe the operands. `multiprocessors`: of the device.
 template <class Tiling>
-bool launch_gelu_product(cudaStream_t stream, int processors, const GeluProductTask& task, const GeluProductOperand& a,
-                         const GeluProductOperand& w) {
+bool launch_gelu_product(cudaStream_t stream, int multiprocessors, const GeluProductTask& task,
+                         const GeluProductOperand& a, const GeluProductOperand& w) {
   const std::int64_t w_rows = Tiling::Backward ? task.depth : task.columns;
   const std::int64_t w_columns = Tiling::Backward ? task.columns : task.depth;
   GeluProductMaps maps{};
@@ -34,23 +28,11 @@ bool launch_gelu_product(cudaStream_t stream, int processors, const GeluProductT
   const auto kernel = gelu_product_kernel<Tiling>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tiling::shared_bytes),
         "cudaFuncSetAttribute");
-  const std::int64_t tile_rows = gelu_product_tile_rows<Tiling>(task.rows);
-  const std::int64_t tiles =
-      (tile_rows + Tiling::Cluster - 1) / Tiling::Cluster * ((task.columns + Tiling::Columns - 1) / Tiling::Columns);
-  const std::int64_t clusters = std::min<std::int64_t>(tiles, std::max(1, processors / Tiling::Cluster));
-
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Tiling::Cluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters) * Tiling::Cluster);
-  config.blockDim = dim3(Tiling::Threads);
-  config.dynamicSmemBytes = Tiling::shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, task, maps), "gelu_product");
+  const std::int64_t tile_rows = (task.rows + Tiling::Rows - 1) / Tiling::Rows;
+  const std::int64_t tiles = tile_rows * ((task.columns + Tiling::Columns - 1) / Tiling::Columns);
+  const unsigned blocks = static_cast<unsigned>(std::min<std::int64_t>(tiles, multiprocessors));
+  kernel<<<blocks, Tiling::Threads, Tiling::shared_bytes, stream>>>(task, maps);
+  check_launch("gelu_product");
   return true;
 }
 

@@ -69,11 +69,6 @@ __device__ inline unsigned address_in(const void* pointer, unsigned rank) {
   return address;
 }
 
-// Arrives at another block's barrier. Address by address_in.
-__device__ inline void arrive_in_cluster(unsigned barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // Stores 8 or 16 bytes in another block, whose barrier gets the bytes. Addresses by address_in.
 __device__ inline void store_remote(unsigned to, uint2 value, unsigned barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),

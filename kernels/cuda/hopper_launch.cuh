@@ -1,8 +1,10 @@
 // What the host does for kernels with Hopper's own instructions. Internal to the CUDA backend.
 #pragma once
 
+#include <greyhound/core/context.h>
 #include <greyhound/core/cuda/cuda_check.h>
 #include <greyhound/core/dtype.h>
+#include <greyhound/kernels/cuda/cache.h>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -10,6 +12,9 @@
 #include <cstdint>
 
 namespace greyhound::cuda::hopper {
+
+// Which devices these kernels are for; whether the program has their code is another question.
+inline bool is_hopper(const Context& context) { return cache_of(context).compute_capability == 90; }
 
 // Whether `kernel` was compiled with Hopper's own instructions. Elsewhere it is empty, without shared memory. To be
 // asked with a Hopper device current; the answer is the same for all of them.

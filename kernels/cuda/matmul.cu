@@ -6,6 +6,7 @@
 #include <greyhound/core/memory.h>
 #include <greyhound/kernels/cuda/cache.h>
 #include <greyhound/kernels/cuda/cublaslt.h>
+#include <greyhound/kernels/cuda/gelu_product.h>
 #include <greyhound/kernels/matmul_choice.h>
 #include <greyhound/kernels/cuda/elementwise.cuh>
 #include <greyhound/kernels/cuda/thin_product.cuh>
@@ -115,15 +116,16 @@ constexpr std::int64_t scalar_count = 2;
 
 bool needs_conversion(const Matmul& args) { return args.bias.dtype != args.out.dtype || !is_aligned(args.bias.data); }
 
-bool can_fuse_activation(const Context& context, const Matmul& args) {
-  return args.activation == Activation::gelu && cuda::fuses_activation(context, args.a.dtype, args.out.dtype) &&
-         args.beta == 0 && !args.alpha_factor && aligned_rows(args.out) && aligned_rows(args.pre_activation) &&
-         args.out.columns() % granule == 0;
+// In the workspace where it has to be converted.
+ConstTensor bias_of(const Context& context, const Matmul& args, Workspace& workspace) {
+  if (!args.bias || !needs_conversion(args)) return args.bias;
+  const Tensor converted = workspace.take(args.out.dtype, args.bias.shape);
+  convert_bias(context, args.bias, converted);
+  return converted;
 }
 
-// The product with its bias by the library, and the activation in its epilogue or by a kernel of ours. False, with
-// `out` untouched, where the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the
-// best.
+// The product with its bias by the library, and the activation by a kernel of ours. False, with `out` untouched, where
+// the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the best.
 bool library_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
   const Workspace::Scope scope(workspace);
   Product product{};
@@ -136,12 +138,7 @@ bool library_product(const Context& context, const Matmul& args, Workspace& work
   product.alpha = args.alpha;
   product.beta = args.beta;
   product.workspace = workspace.take(DType::uint8, {static_cast<std::int64_t>(library_workspace_bytes)}).data;
-  product.bias = args.bias.data;
-  if (args.bias && needs_conversion(args)) {
-    const Tensor converted = workspace.take(args.out.dtype, args.bias.shape);
-    convert_bias(context, args.bias, converted);
-    product.bias = converted.data;
-  }
+  product.bias = bias_of(context, args, workspace).data;
   if (args.alpha_factor) {
     float* scalars = workspace.take(DType::fp32, {scalar_count}).as<float>();
     scalars_kernel<<<1, 1, 0, stream_of(context.stream())>>>(args.alpha_factor.as<float>(), args.alpha, args.beta,
@@ -150,18 +147,21 @@ bool library_product(const Context& context, const Matmul& args, Workspace& work
     product.scalars = scalars;
   }
   Products& products = products_of(context);
-  const auto run = [&] { return tuning ? products.tune(context, product) : products.multiply(context, product); };
-  if (can_fuse_activation(context, args)) {
-    product.activation = args.activation;
-    product.pre_activation = args.pre_activation;
-    if (run()) return true;
-    product.activation = Activation::none;
-    product.pre_activation = {};
-  }
   if (args.pre_activation) product.to = args.pre_activation;
-  if (!run()) return false;
+  if (!(tuning ? products.tune(context, product) : products.multiply(context, product))) return false;
   finish(context, args, product.to);
   return true;
+}
+
+// Product and activation by one kernel of ours, for which there is nothing to tune. False, with `out` untouched, where
+// it is not for such a product.
+bool product_with_gelu(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
+  if (!takes_gelu_product(context, args)) return false;
+  if (tuning) return true;
+  const Workspace::Scope scope(workspace);
+  Matmul product = args;
+  product.bias = bias_of(context, args, workspace);
+  return gelu_product(context, product);
 }
 
 // Calls function(T{}, Out{}) with the element types of a and out.
@@ -278,6 +278,7 @@ void make_product(const Context& context, const Matmul& args, Workspace& workspa
   const Extent extent = extent_of(args);
   if (extent.m == 0 || extent.n == 0) return;
   if (extent.k == 0) return plain_product(context, args, extent);
+  if (product_with_gelu(context, args, workspace, tuning)) return;
 
   const bool split = can_split(args, extent);
   const std::int64_t even_columns = whole(extent.n), even_rows = whole(extent.m);
@@ -324,13 +325,6 @@ std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
     bytes += Workspace::size(DType::fp32, Shape{rows, whole(extent.n)});
   }
   return bytes;
-}
-
-// From Hopper on. Before it, a product with GELU in its epilogue took longer than the two kernels: llm.c found that for
-// A100, and keeps the two apart there.
-bool fuses_activation(const Context& context, DType operands, DType out) {
-  const DeviceScope device(context);
-  return operands != DType::fp32 && out == operands && cache_of(context).compute_capability >= 90;
 }
 
 std::string matmul_library() { return Products::library(); }

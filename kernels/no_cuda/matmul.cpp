@@ -7,7 +7,6 @@ namespace greyhound::cuda {
 
 void matmul(const Context&, const Matmul&, Workspace&) { throw_no_cuda("matmul"); }
 std::size_t matmul_workspace_bytes(const Context&, const Matmul&) { throw_no_cuda("matmul"); }
-bool fuses_activation(const Context&, DType, DType) { throw_no_cuda("fuses_activation"); }
 void tune_matmul(const Context&, const Matmul&, Workspace&) { throw_no_cuda("tune_matmul"); }
 std::vector<MatmulChoice> matmul_choices(const Context&) { throw_no_cuda("save_matmul_choices"); }
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&) {

@@ -1,9 +1,8 @@
 // Which kernels attention takes on CUDA, and that its calls can be captured in a graph: seen in the graph itself.
 #include <greyhound/kernels/attention.h>
-#include <tests/cuda_graph.h>
 #include <tests/cuda_support.h>
+#include <tests/kernels/hopper_kernels.h>
 
-#include <algorithm>
 #include <string>
 
 using namespace greyhound;
@@ -13,21 +12,6 @@ using test::Stream;
 
 namespace {
 
-#if defined(GREYHOUND_CODE_FOR_90A)
-constexpr bool has_code = true;
-#else
-constexpr bool has_code = false;
-#endif
-
-// This device and this program have the kernels of warpgroups.
-bool has_warpgroups() {
-  if (!has_code || test::cpu_as_device() || CUDART_VERSION < 12030) return false;
-  int major = 0, minor = 0;
-  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "cudaDeviceGetAttribute");
-  cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "cudaDeviceGetAttribute");
-  return major == 9 && minor == 0;
-}
-
 struct Case {
   const char* name;
   DType dtype;
@@ -35,11 +19,6 @@ struct Case {
   float dropout;
   bool warpgroups;
 };
-
-std::size_t of_warpgroups(const std::vector<std::string>& names) {
-  return static_cast<std::size_t>(std::count_if(
-      names.begin(), names.end(), [](const std::string& name) { return name.find("hopper") != std::string::npos; }));
-}
 
 }  // namespace
 
@@ -81,9 +60,9 @@ TEST_CASE("attention on CUDA: captured in a graph, by the kernels for its tensor
     Graph backward_graph(stream, [&] { backward(); });
     CHECK(forward_graph.only_device_work());
     CHECK(backward_graph.only_device_work());
-    if (has_warpgroups()) {
-      CHECK(of_warpgroups(forward_graph.kernel_names()) == (c.warpgroups ? 1 : 0));
-      CHECK(of_warpgroups(backward_graph.kernel_names()) == (c.warpgroups ? 2 : 0));
+    if (test::has_hopper_kernels()) {
+      CHECK(test::count_names(forward_graph.kernel_names(), "hopper") == (c.warpgroups ? 1 : 0));
+      CHECK(test::count_names(backward_graph.kernel_names(), "hopper") == (c.warpgroups ? 2 : 0));
     }
     // Others of the same shape between them: a graph holds addresses, not data.
     const HostTensor others = random(3 * channels, 3), same = random(3 * channels, 1);

@@ -30,9 +30,8 @@ class Product {
         out_(context, HostTensor(dtype, {size.m, size.n})),
         scratch_(context, matmul_workspace_bytes(context, args())) {}
 
-  Matmul args(Activation activation = Activation::none) const {
+  Matmul args() const {
     Matmul args;
-    args.activation = activation;
     args.a = a_;
     args.b = b_;
     args.transpose_b = true;
@@ -40,18 +39,14 @@ class Product {
     args.out = out_;
     return args;
   }
-  void tune(Activation activation = Activation::none) {
-    tune_matmul(context_, args(activation), scratch_.workspace);
+  void tune() {
+    tune_matmul(context_, args(), scratch_.workspace);
     CHECK(scratch_.workspace.used() == 0);
   }
   HostTensor run() {
     matmul(context_, args(), scratch_.workspace);
     context_.synchronize();
     CHECK(scratch_.intact());
-    return out_.back();
-  }
-  HostTensor run_gelu() {
-    matmul(context_, args(Activation::gelu), scratch_.workspace);
     return out_.back();
   }
   void check(const HostTensor& got) const {
@@ -110,23 +105,6 @@ TEST_CASE("tuned products are right, and loaded choices give their bits" * docte
     CHECK(product.run().bytes() == got.bytes());
     CHECK(save_matmul_choices(tuned.with_stream(nullptr)) == text);  // copies share choices
   }
-}
-
-TEST_CASE("a product with GELU has a choice of its own where the library makes the activation" *
-          doctest::test_suite("cuda")) {
-  if (!have_device()) return;
-  const Context tuned = Context::cuda(), loaded = Context::cuda();
-  Product product(tuned, DType::bf16), same(loaded, DType::bf16);
-  product.tune();
-  CHECK(lines(save_matmul_choices(tuned)) == 1);
-  product.tune(Activation::gelu);
-  const std::string text = save_matmul_choices(tuned);
-  // Elsewhere the product before the activation is the one that was tuned already.
-  CHECK(lines(text) == (fuses_activation(tuned, DType::bf16, DType::bf16) ? 2 : 1));
-  CHECK(load_matmul_choices(loaded, text) == lines(text));
-  CHECK(save_matmul_choices(loaded) == text);
-  CHECK(same.run().bytes() == product.run().bytes());
-  CHECK(same.run_gelu().bytes() == product.run_gelu().bytes());
 }
 
 TEST_CASE("choices of another device or library, malformed ones, refused ones" * doctest::test_suite("cuda")) {
