@@ -37,9 +37,8 @@ struct Case {
 };
 
 std::size_t of_warpgroups(const std::vector<std::string>& names) {
-  return static_cast<std::size_t>(std::count_if(names.begin(), names.end(), [](const std::string& name) {
-    return name.find("hopper") != std::string::npos;
-  }));
+  return static_cast<std::size_t>(std::count_if(
+      names.begin(), names.end(), [](const std::string& name) { return name.find("hopper") != std::string::npos; }));
 }
 
 }  // namespace
@@ -47,14 +46,12 @@ std::size_t of_warpgroups(const std::vector<std::string>& names) {
 TEST_CASE("attention on CUDA: captured in a graph, by the kernels for its tensors" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
   const std::int64_t batch = 2, tokens = 200, heads = 3;
-  for (const Case& c : {Case{"heads of 64", DType::bf16, 64, 0, 0, 0, true},
-                        Case{"heads of 128", DType::bf16, 128, 0, 0, 0, true},
-                        Case{"heads of 40, rows apart", DType::bf16, 40, 8, 8, 0, true},
-                        Case{"fp32", DType::fp32, 64, 0, 0, 0, false},
-                        Case{"dropout", DType::bf16, 64, 0, 0, 0.25f, false},
-                        Case{"heads of 36", DType::bf16, 36, 0, 0, 0, false},
-                        Case{"rows of no alignment", DType::bf16, 64, 4, 0, 0, false},
-                        Case{"a first row of no alignment", DType::bf16, 64, 0, 4, 0, false}}) {
+  for (const Case& c :
+       {Case{"heads of 64", DType::bf16, 64, 0, 0, 0, true}, Case{"heads of 128", DType::bf16, 128, 0, 0, 0, true},
+        Case{"heads of 40, rows apart", DType::bf16, 40, 8, 8, 0, true}, Case{"fp32", DType::fp32, 64, 0, 0, 0, false},
+        Case{"dropout", DType::bf16, 64, 0, 0, 0.25f, false}, Case{"heads of 36", DType::bf16, 36, 0, 0, 0, false},
+        Case{"rows of no alignment", DType::bf16, 64, 4, 0, 0, false},
+        Case{"a first row of no alignment", DType::bf16, 64, 0, 4, 0, false}}) {
     INFO(std::string(c.name));
     const Stream stream;
     const Context context = device_context(static_cast<cudaStream_t>(stream));
@@ -69,9 +66,7 @@ TEST_CASE("attention on CUDA: captured in a graph, by the kernels for its tensor
         lse(context, HostTensor(DType::fp32, {batch, heads, tokens}));
     GuardedWorkspace memory(context, attention_workspace_bytes(context, c.dtype, batch, tokens, channels, heads));
     const Dropout dropout{c.dropout, 5, 0};
-    const auto forward = [&] {
-      attention_forward(context, {qkv, out, lse, batch, heads, dropout}, memory.workspace);
-    };
+    const auto forward = [&] { attention_forward(context, {qkv, out, lse, batch, heads, dropout}, memory.workspace); };
     const auto backward = [&] {
       attention_backward(context, {grad_out, qkv, out, lse, grad_qkv, batch, heads, dropout}, memory.workspace);
     };
