@@ -255,7 +255,7 @@ bool is_blocked(const Matmul& args, const Partition& p) {
 bool is_small(const Partition& p) { return p.m * p.n * p.k < 32 * 1024; }
 
 Shape blocked_scratch(const Context& context, const Partition& p) {
-  const std::size_t floats = BlockedProduct::scratch(p.m, p.n, p.k, context.threads());
+  const std::size_t floats = BlockedProduct::scratch(p.m, p.k, context.threads());
   return Shape{static_cast<std::int64_t>(floats)};
 }
 

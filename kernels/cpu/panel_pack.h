@@ -52,7 +52,8 @@ void pack_transposed_strip(const PackedFrom& from, std::int64_t first_row, std::
                            float* to) {
   const std::int64_t whole = depth / pack_block * pack_block;
   // What reaches past the strip must not reach past the buffer.
-  const std::int64_t safe = width % pack_block == 0 ? whole : std::min(whole, depth - pack_block) / pack_block * pack_block;
+  const std::int64_t safe =
+      width % pack_block == 0 ? whole : std::min(whole, depth - pack_block) / pack_block * pack_block;
   for (std::int64_t d = 0; d < safe; d += pack_block) {
     for (int group = (width - 1) / 8 * 8; group >= 0; group -= 8) {
       PackVector lines[8], columns[8];
@@ -113,11 +114,11 @@ void pack_strips(const PackedFrom& from, std::int64_t rows, std::int64_t depth, 
   for (std::int64_t row = whole; row < rows; row += width) pack_strip<width>(from, row, rows, depth, to + row * depth);
 }
 
-// Asks for a part of the memory that pack_strip of a strip of `width` rows will read: the share'th of `shares`. Inlined,
-// since GCC takes a function that only prefetches for one without an effect.
+// Asks for a part of the memory that pack_strip of a strip of `width` rows will read: the share'th of `shares`.
+// Inlined, since GCC takes a function that only prefetches for one without an effect.
 template <int width>
-[[gnu::always_inline]] inline void prefetch_strip(const PackedFrom& from, std::int64_t first_row, std::int64_t rows, std::int64_t depth,
-                    std::int64_t share, std::int64_t shares) {
+[[gnu::always_inline]] inline void prefetch_strip(const PackedFrom& from, std::int64_t first_row, std::int64_t rows,
+                                                  std::int64_t depth, std::int64_t share, std::int64_t shares) {
   constexpr std::int64_t line = 16;  // floats
   const std::int64_t count = std::min<std::int64_t>(width, rows - first_row);
   if (count <= 0) return;

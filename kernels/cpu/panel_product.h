@@ -42,7 +42,7 @@ class BlockedProduct {
 
   static bool takes(std::int64_t m);  // not products of a row or two
   // Floats that `run` needs.
-  static std::size_t scratch(std::int64_t m, std::int64_t n, std::int64_t k, int threads);
+  static std::size_t scratch(std::int64_t m, std::int64_t k, int threads);
   static void run(const PanelProduct& product, int threads, float* scratch, const Finish& finish);
 
  private:

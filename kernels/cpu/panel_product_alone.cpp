@@ -10,7 +10,9 @@ bool panel_product(const PanelProduct& product, float* scratch) {
   return true;
 }
 
-std::size_t panel_product_scratch(std::int64_t m, std::int64_t, std::int64_t k) { return builtin_product_scratch(m, k); }
+std::size_t panel_product_scratch(std::int64_t m, std::int64_t, std::int64_t k) {
+  return builtin_product_scratch(m, k);
+}
 
 class HalfProduct {};
 const HalfProduct* find_half_product(Cache&, const HalfShape&) { return nullptr; }

@@ -157,11 +157,11 @@ void builtin_product(const PanelProduct& p, float* scratch) {
 // What is packed of a at a time, and how its rows and b's columns are shared out. Nothing of this shows in the bits:
 // each element of c is summed up in blocks of block_depth, whichever task it falls to.
 struct BlockedProduct::Schedule {
-  std::int64_t chunk_depth, chunk_rows;    // of a, packed at a time: 4 MiB
+  static constexpr std::int64_t chunk_floats = std::int64_t{1} << 20;
+  std::int64_t chunk_depth, chunk_rows;    // of a, packed at a time: chunk_floats at most
   std::int64_t panel_rows, group_columns;  // of a task
 
   Schedule(std::int64_t m, std::int64_t n, std::int64_t k, int threads) {
-    constexpr std::int64_t chunk_floats = std::int64_t{1} << 20;
     constexpr std::int64_t most_rows = 768;  // in the second-level cache or the third, at this depth
     const std::int64_t fit = chunk_floats / std::min(round_up(m, tile_rows), most_rows) / block_depth * block_depth;
     chunk_depth = std::min(k, std::max(fit, block_depth));
@@ -175,9 +175,10 @@ struct BlockedProduct::Schedule {
   }
 };
 
-std::size_t BlockedProduct::scratch(std::int64_t m, std::int64_t n, std::int64_t k, int threads) {
-  const Schedule schedule(m, n, k, threads);
-  return static_cast<std::size_t>(schedule.chunk_rows * schedule.chunk_depth + threads * tile_columns * block_depth);
+// No less for a larger product: a workspace that was planned for all rows is given to what is left of them, too.
+std::size_t BlockedProduct::scratch(std::int64_t m, std::int64_t k, int threads) {
+  const std::int64_t packed = std::min(round_up(m, tile_rows) * k, Schedule::chunk_floats);
+  return static_cast<std::size_t>(round_up(packed, 16) + threads * tile_columns * block_depth);
 }
 
 bool BlockedProduct::takes(std::int64_t m) { return m > few_rows; }
@@ -185,7 +186,7 @@ bool BlockedProduct::takes(std::int64_t m) { return m > few_rows; }
 void BlockedProduct::run(const PanelProduct& p, int threads, float* scratch, const Finish& finish) {
   const Schedule schedule(p.m, p.n, p.k, threads);
   float* const packed_a = scratch;
-  float* const strips_of_b = scratch + schedule.chunk_rows * schedule.chunk_depth;
+  float* const strips_of_b = scratch + round_up(schedule.chunk_rows * schedule.chunk_depth, 16);
   constexpr std::int64_t packed_rows = 16 * tile_rows;  // of a task of packing
 #pragma omp parallel num_threads(threads)
   {
