@@ -11,6 +11,8 @@
 #include <greyhound/train/memory_report.h>
 #include <greyhound/train/trainer.h>
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -173,6 +175,13 @@ void time_parts(Run& run, StepReport& report) {
   run.trainer->use_graphs(report.graphs);
 }
 
+// The most memory that this process has had resident so far.
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
 }  // namespace
 
 std::string step_models() {
@@ -188,7 +197,7 @@ void step(const Context& given, const StepOptions& options, const Facts& facts) 
   StepReport report;
   report.model = options.model;
   const Config config = config_of(options, cuda);
-  report.rates = measure_rates(context, config.run.precision);
+  if (cuda) report.rates = measure_rates(context, config.run.precision);
   Run run(context, config);
   report.precision = name_of(config.run.precision);
   report.graphs = cuda && options.graphs;
@@ -220,6 +229,11 @@ void step(const Context& given, const StepOptions& options, const Facts& facts) 
   report.milliseconds_p10 = at(0.1);
   report.milliseconds_p90 = at(0.9);
   time_parts(run, report);
+  if (!cuda) {
+    // The rates come last here: their buffers must not be in the peak.
+    report.resident_bytes = peak_resident_bytes();
+    report.rates = measure_rates(context, config.run.precision);
+  }
 
   print(report);
   if (options.json.empty()) return;

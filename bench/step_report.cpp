@@ -49,7 +49,11 @@ void print(const StepReport& report) {
               report.milliseconds_p90, report.milliseconds / all, report.steps, report.tokens(),
               report.tokens_per_second);
   if (report.peak_flops > 0) std::printf(", mfu %.1f %%", 100 * mfu(report));
-  std::printf(", memory planned %s\n", format_bytes(static_cast<double>(report.memory_bytes)).c_str());
+  std::printf(", memory planned %s", format_bytes(static_cast<double>(report.memory_bytes)).c_str());
+  if (report.resident_bytes > 0) {
+    std::printf(", peak resident %s", format_bytes(static_cast<double>(report.resident_bytes)).c_str());
+  }
+  std::printf("\n");
 }
 
 void write_step(const std::string& path, const StepReport& report) {
@@ -80,6 +84,7 @@ void write_step(const std::string& path, const StepReport& report) {
             {"milliseconds_p10_p90", {report.milliseconds_p10, report.milliseconds_p90}},
             {"steps", report.steps},
             {"flops_per_token", report.flops_per_token}};
+  if (report.resident_bytes > 0) json["resident_bytes"] = report.resident_bytes;
   if (report.peak_flops > 0) json["mfu"] = mfu(report);
   json["parts_milliseconds"] = report.parts_milliseconds();
   json["observed_milliseconds"] = report.observed_milliseconds;

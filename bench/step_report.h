@@ -14,7 +14,8 @@ struct StepReport {
   std::int64_t ranks = 1, micro_batch = 0, block = 0, accumulation = 0, parameters = 0;
   bool graphs = false;            // the micro-batches of a timed step were CUDA graphs; those of an observed one never
   std::int64_t memory_bytes = 0;  // of the plan
-  double milliseconds = 0;        // of a step: the median
+  std::int64_t resident_bytes = 0;  // the most that the process had in memory; 0: not a CPU's
+  double milliseconds = 0;          // of a step: the median
   double milliseconds_p10 = 0, milliseconds_p90 = 0;
   int steps = 0;                     // timed
   double tokens_per_second = 0;      // of all timed steps together, by the clock on the wall

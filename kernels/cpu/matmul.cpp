@@ -239,10 +239,53 @@ bool run_panel(const Matmul& args, const Partition& p, const Scratch& s, const H
   return true;
 }
 
+// Products of fp32 that are made in one piece, not of panels.
+bool is_blocked(const Matmul& args, const Partition& p) {
+  return args.a.dtype == DType::fp32 && p.k > 0 && args.alpha != 0 && prefers_builtin_product() &&
+         BlockedProduct::takes(p.m);
+}
+
+// Waking a team costs some microseconds: not worth it for products of less.
+bool is_small(const Partition& p) { return p.m * p.n * p.k < 32 * 1024; }
+
+Shape blocked_scratch(const Context& context, const Partition& p) {
+  const std::size_t floats = BlockedProduct::scratch(p.m, p.k, context.threads());
+  return Shape{static_cast<std::int64_t>(floats)};
+}
+
+void run_blocked(const Context& context, const Matmul& args, const Partition& p, Workspace& workspace) {
+  const Workspace::Scope scope(workspace);
+  float* scratch = workspace.take(DType::fp32, blocked_scratch(context, p)).as<float>();
+  const PanelProduct product{args.transpose_a,
+                             args.transpose_b,
+                             p.m,
+                             p.n,
+                             p.k,
+                             args.alpha,
+                             args.a.as<float>(),
+                             args.a.row_stride,
+                             args.b.as<float>(),
+                             args.b.row_stride,
+                             args.beta,
+                             args.out.as<float>(),
+                             args.out.row_stride};
+  BlockedProduct::Finish finish;
+  if (args.bias || args.pre_activation || args.activation != Activation::none) {
+    finish = [&](std::int64_t first_row, std::int64_t first_column, std::int64_t rows, std::int64_t columns) {
+      const float* sum = args.out.row<float>(first_row) + first_column;
+      finish_panel<float>(args, first_row, first_column, rows, columns, sum, args.out.row_stride, 1, 0);
+    };
+  }
+  BlockedProduct::run(product, is_small(p) ? 1 : context.threads(), scratch, finish);
+}
+
 template <class T, class Out>
 void run(const Context& context, const Matmul& args, Workspace& workspace) {
   const Partition p = partition_of(args);
   if (p.panels() == 0) return;
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<Out, float>) {
+    if (is_blocked(args, p)) return run_blocked(context, args, p, workspace);
+  }
   const SingleThreadedLibrary held;
   Scratch s = planned_scratch(context, args, p);
   // A workspace that was planned for other sizes may lack the library's scratchpad: the fp32 path needs none.
@@ -252,8 +295,7 @@ void run(const Context& context, const Matmul& args, Workspace& workspace) {
 
   const Workspace::Scope scope(workspace);
   const Tensor block = workspace.take(DType::uint8, Shape{static_cast<std::int64_t>(total_bytes(context, p, s))});
-  // Waking a team costs some microseconds: not worth it for products of less.
-  const int threads = p.m * p.n * p.k < 32 * 1024 ? 1 : team_size(context, p);
+  const int threads = is_small(p) ? 1 : team_size(context, p);
   std::atomic<bool> failed = false;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (std::int64_t panel = 0; panel < p.panels(); ++panel) {
@@ -285,6 +327,7 @@ void matmul(const Context& context, const Matmul& args, Workspace& workspace) {
 std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {
   const Partition p = partition_of(args);
   if (p.panels() == 0) return 0;
+  if (is_blocked(args, p)) return Workspace::size(DType::fp32, blocked_scratch(context, p));
   const SingleThreadedLibrary held;
   return total_bytes(context, p, planned_scratch(context, args, p));
 }

@@ -1,5 +1,5 @@
 // The single-threaded products that matmul is made of. Implemented by panel_product_onednn.cpp or, in builds without
-// oneDNN, by panel_product_builtin.cpp. Internal to the CPU backend.
+// oneDNN, by panel_product_alone.cpp. Internal to the CPU backend.
 #pragma once
 
 #include <greyhound/core/dtype.h>
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace greyhound::cpu {
@@ -28,6 +29,30 @@ struct PanelProduct {
 // Runs on the calling thread; `scratch` holds panel_product_scratch(...) floats. Returns false when the library failed.
 bool panel_product(const PanelProduct& product, float* scratch);
 std::size_t panel_product_scratch(std::int64_t m, std::int64_t n, std::int64_t k);
+
+// The product of this project, for the processor that it was compiled for (panel_product_builtin.cpp): of a panel on
+// the calling thread, and of whole matrices on several. An element's bits depend on neither.
+void builtin_product(const PanelProduct& product, float* scratch);
+std::size_t builtin_product_scratch(std::int64_t m, std::int64_t k);
+
+class BlockedProduct {
+ public:
+  // What else is to be done with a part of c, once it is complete: (first row, first column, rows, columns).
+  using Finish = std::function<void(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>;
+
+  static bool takes(std::int64_t m);  // not products of a row or two
+  // Floats that `run` needs.
+  static std::size_t scratch(std::int64_t m, std::int64_t k, int threads);
+  static void run(const PanelProduct& product, int threads, float* scratch, const Finish& finish);
+
+ private:
+  struct Schedule;
+};
+
+const char* builtin_product_vectors();  // "AVX2", ...
+
+// Whether BlockedProduct is to be used for fp32.
+bool prefers_builtin_product();
 
 // The shape of a product of bf16 or fp16 panels with a dense fp32 result: c [m, n] = op(a) x op(b).
 struct HalfShape {

@@ -1,4 +1,5 @@
-// Products by oneDNN: its sgemm for fp32, its matmul primitives for bf16 where the processor multiplies bf16.
+// Products of builds with oneDNN: its matmul primitives for bf16 where the processor multiplies bf16; for fp32 its
+// sgemm in binaries that are to run on any processor, our own product in those that are compiled for one.
 #include <greyhound/kernels/cpu/panel_product.h>
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -12,12 +13,27 @@
 
 namespace greyhound::cpu {
 
-bool panel_product(const PanelProduct& p, float*) {
+// oneDNN asks the processor what it has when the program runs; ours is as good as what it was compiled for.
+bool prefers_builtin_product() {
+#if defined(__AVX2__) && defined(__FMA__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+bool panel_product(const PanelProduct& p, float* scratch) {
+  if (prefers_builtin_product()) {
+    builtin_product(p, scratch);
+    return true;
+  }
   return dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b,
                     p.ldb, p.beta, p.c, p.ldc) == dnnl_success;
 }
 
-std::size_t panel_product_scratch(std::int64_t, std::int64_t, std::int64_t) { return 0; }
+std::size_t panel_product_scratch(std::int64_t m, std::int64_t, std::int64_t k) {
+  return prefers_builtin_product() ? builtin_product_scratch(m, k) : 0;
+}
 
 class HalfProduct {
  public:
@@ -128,8 +144,9 @@ SingleThreadedLibrary::~SingleThreadedLibrary() {
 
 std::string panel_product_library() {
   const dnnl_version_t* version = dnnl::version();
-  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " (",
-                name_of_isa(dnnl::get_effective_cpu_isa()), ")");
+  const std::string onednn = concat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " (",
+                                    name_of_isa(dnnl::get_effective_cpu_isa()), ")");
+  return prefers_builtin_product() ? concat(onednn, ", fp32 built-in (", builtin_product_vectors(), ")") : onednn;
 }
 
 }  // namespace greyhound::cpu

@@ -166,6 +166,39 @@ TEST_CASE("matmul: the same bits for any number of threads") {
   }
 }
 
+// Our own product of fp32 packs 4 MiB of a at a time: these have several such pieces in rows, in depth and in both, and
+// rows, columns and depths that fill nothing up.
+const Case in_pieces[] = {{1601, 37, 900, 0, false, true, 1, 0, true, true, true},
+                          {29, 70, 36500, 3, true, false, 1, 0},
+                          {770, 19, 1403, 1, false, false, 0.5, 2},
+                          {3, 130, 17, 0, true, true, 1, 1},
+                          {64, 100, 255, 2, false, true, 1, 0, true}};
+
+TEST_CASE("matmul: operands that are packed in several pieces") {
+  for (const Case& c : in_pieces) {
+    check_against_reference(c, {DType::fp32, DType::fp32});
+    check_same_bits_for_all_threads([&](const Context& context) {
+      return bytes_after(context, c, {DType::fp32, DType::fp32});
+    });
+  }
+}
+
+TEST_CASE("matmul: a workspace for many rows does for fewer") {
+  const Context context = Context::cpu(2);
+  const auto bytes = [&](std::int64_t rows, bool transpose_a) {
+    const Case c{rows, 8, 2900, 0, transpose_a};
+    Matmul args;
+    args.a = Tensor(nullptr, DType::fp32, transpose_a ? Shape{c.k, rows} : Shape{rows, c.k}, Device::cpu());
+    args.transpose_a = transpose_a;
+    args.b = Tensor(nullptr, DType::fp32, {c.k, c.n}, Device::cpu());
+    args.out = Tensor(nullptr, DType::fp32, {rows, c.n}, Device::cpu());
+    return matmul_workspace_bytes(context, args);
+  };
+  for (bool transpose_a : {false, true}) {
+    for (std::int64_t rows = 1; rows < 1000; ++rows) CHECK(bytes(rows, transpose_a) <= bytes(rows + 1, transpose_a));
+  }
+}
+
 TEST_CASE("matmul: sizes of zero") {
   const Context context = Context::cpu(2);
   for (Dtypes d : dtypes) {
@@ -262,7 +295,7 @@ TEST_CASE("matmul: mistakes of the caller are named") {
 TEST_CASE("matmul: the library is named") {
   const std::string library = matmul_library(Context::cpu(1));
   MESSAGE(library);
-  CHECK((library.find("oneDNN") == 0 || library == "built-in blocked product"));
+  CHECK((library.find("oneDNN") == 0 || library.find("built-in") == 0));
 }
 
 TEST_CASE("matmul: panels of the sizes that models have" * doctest::test_suite("slow")) {
