@@ -2,8 +2,8 @@
 #include <greyhound/kernels/matmul_gelu.h>
 
 #include <greyhound/core/cuda/device_scope.h>
-#include <greyhound/kernels/cuda/column_partials.cuh>
 #include <greyhound/kernels/cuda/gelu_product.h>
+#include <greyhound/kernels/cuda/column_partials.cuh>
 #include <greyhound/kernels/cuda/gelu_product_launch.cuh>
 
 #include <algorithm>

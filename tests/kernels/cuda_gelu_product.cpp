@@ -17,9 +17,9 @@ namespace {
 struct Case {
   const char* what;
   std::int64_t m, n, k;
-  bool one_kernel = true;                 // on Hopper
-  std::int64_t gap = 0, offset = 0;       // row stride beyond the row's length; elements before the first
-  bool bias = true, more = true;          // more: the value before GELU is kept; or the bias sum accumulates
+  bool one_kernel = true;            // on Hopper
+  std::int64_t gap = 0, offset = 0;  // row stride beyond the row's length; elements before the first
+  bool bias = true, more = true;     // more: the value before GELU is kept; or the bias sum accumulates
   DType dtype = DType::bf16, bias_dtype = DType::bf16;
   bool large = false;  // not for the CPU in place of a device
 };
@@ -99,7 +99,9 @@ constexpr double sum_error = 4e-6;  // of fp32 sums, in sums of magnitudes
 constexpr float weight_size = 0.125f;
 
 // Half an ulp of a product, and what its sum is off by.
-double product_error(DType dtype, const Exact& exact) { return 0.51 * ulp(dtype, exact.value) + sum_error * exact.size; }
+double product_error(DType dtype, const Exact& exact) {
+  return 0.51 * ulp(dtype, exact.value) + sum_error * exact.size;
+}
 
 // The call's results are the same in five runs, the last of them by a graph, which has so many of these kernels.
 // `prepare` sets what the call adds to.

@@ -15,8 +15,8 @@ struct Case {
   bool bias = true, accumulate = false;
 };
 
-constexpr Case cases[] = {{1, 8, 8},       {64, 96, 40, 0, true, true}, {33, 100, 12, 4},
-                          {129, 320, 72},  {9, 17, 103, 3, false},      {200, 256, 72, 8, true, true},
+constexpr Case cases[] = {{1, 8, 8},         {64, 96, 40, 0, true, true}, {33, 100, 12, 4},
+                          {129, 320, 72},    {9, 17, 103, 3, false},      {200, 256, 72, 8, true, true},
                           {0, 8, 8, 0, true}};
 
 }  // namespace
@@ -45,16 +45,15 @@ TEST_CASE_ON_EACH_BACKEND("matmul_gelu_backward: the bits of the two calls, fp64
       product.a = a;
       product.b = w;
       product.out = two;
-      GuardedWorkspace more(context, std::max(matmul_workspace_bytes(context, product),
-                                              column_sum_workspace_bytes(context, m, n)));
+      GuardedWorkspace more(
+          context, std::max(matmul_workspace_bytes(context, product), column_sum_workspace_bytes(context, m, n)));
       matmul(context, product, more.workspace);
       gelu_backward(context, {two, pre, two, two_bias, accumulate}, more.workspace);
       const HostTensor got = out.back();
       CHECK(got.bytes() == two.back().bytes());
       if (with_bias) CHECK(out_bias.back().bytes() == two_bias.back().bytes());
 
-      const reference::MatmulResult exact =
-          reference::matmul(host_a.values(), host_w.values(), false, false, m, n, k);
+      const reference::MatmulResult exact = reference::matmul(host_a.values(), host_w.values(), false, false, m, n, k);
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < m * n; ++i) {
         const double slope = reference::gelu_slope(host_pre.get(i)), want = exact.values[i] * slope;
