@@ -18,8 +18,8 @@ namespace greyhound {
 
 // Times the library's candidates for this product on the caller's buffers and keeps the fastest; a product with GELU
 // that a kernel of ours makes on Hopper has none. `args` are those of the later matmul calls, with values like theirs
-// (zeros run faster); what `out` and pre_activation hold afterwards is undefined. Takes matmul_workspace_bytes and waits
-// for the stream, many times: not to be called in a CUDA graph capture (a usage Error). Throws as matmul does.
+// (zeros run faster); what `out` and pre_activation hold afterwards is undefined. Takes matmul_workspace_bytes and
+// waits for the stream, many times: not to be called in a CUDA graph capture (a usage Error). Throws as matmul does.
 GREYHOUND_API void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace);
 
 // The context's choices, tuned and loaded, as text: one line for each, in an order that depends on the choices alone.
