@@ -53,8 +53,8 @@ const Kind kinds[] = {
     {"residual_forward", "residual", false, [](const StepShape& s) { return 3 * wide(s); }},
     {"dropout_apply", "dropout", false, [](const StepShape& s) { return 2 * wide(s); }},
     {"gelu_forward", "gelu, forward", false, [](const StepShape& s) { return 8 * wide(s); }},
-    // With dropout, of two layers of C columns; every other one is summed where its operand is written.
-    {"column_sum", "bias gradients", false, [](const StepShape& s) { return wide(s); }},
+    // Of the 3 C columns of qkv. Without dropout every other bias gradient is summed where its operand is written.
+    {"column_sum", "bias gradients", false, [](const StepShape& s) { return 3 * wide(s); }},
     {"attention_forward", "attention, forward", true, attention},
     {"attention_backward", "attention, backward", true, [](const StepShape& s) { return 2.5 * attention(s); }},
     {"cross_entropy_rows", "loss", false, nullptr},

@@ -61,21 +61,9 @@ void attention_backward(const Context& context, const AttentionBackward& args, W
   require_device(context, args.lse, "attention_backward: lse");
   require_device(context, args.grad_out, "attention_backward: grad_out");
   require_device(context, args.grad_qkv, "attention_backward: grad_qkv");
-  if (args.grad_bias) {
-    require_tensor(args.grad_bias, "attention_backward: grad_bias", DType::fp32, Shape{args.qkv.columns()});
-    require_device(context, args.grad_bias, "attention_backward: grad_bias");
-  }
-  const ColumnSum bias_sum{args.grad_qkv, args.grad_bias, args.accumulate_bias};
-  if (args.out.elements() == 0) {
-    if (args.grad_bias) column_sum(context, bias_sum, workspace);
-    return;
-  }
+  if (args.out.elements() == 0) return;
   run_on_device(
-      context,
-      [&] {
-        cpu::attention_backward(context, args, workspace);
-        if (args.grad_bias) cpu::column_sum(context, bias_sum, workspace);
-      },
+      context, [&] { cpu::attention_backward(context, args, workspace); },
       [&] { cuda::attention_backward(context, args, workspace); });
 }
 

@@ -36,8 +36,6 @@ struct AttentionBackward {
   std::int64_t batch = 0;
   std::int64_t heads = 0;
   Dropout dropout;
-  Tensor grad_bias;  // [3 C] fp32: (+)= sum over rows of grad_qkv, the gradient of the projection's bias; optional
-  bool accumulate_bias = false;
 };
 GREYHOUND_API void attention_backward(const Context& context, const AttentionBackward& args, Workspace& workspace);
 

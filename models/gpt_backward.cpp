@@ -96,11 +96,12 @@ void Gpt::Impl::attention_block_backward(const Pass& pass, std::int64_t layer) {
                   workspace);
   attention_backward(pass.context,
                      {grad_attention, kept.qkv, kept.attention, kept.lse, grad_qkv, pass.batch, config.n_head,
-                      pass.at(layer, Pass::attention_weights), block.attention_in.bias.grad, pass.accumulate},
+                      pass.at(layer, Pass::attention_weights)},
                      workspace);
 
   if (recomputes_norms()) norm_forward(pass.context, block.ln_1, residual, kept.normed_1, {});
   const Tensor grad_normed = kept.normed_1;
+  bias_backward(pass.context, block.attention_in, grad_qkv, pass.accumulate, workspace);
   linear_backward(pass.context, block.attention_in, grad_qkv, kept.normed_1, grad_normed, pass.accumulate, workspace);
   norm_backward(pass.context, block.ln_1, grad_normed, residual, {kept.mean_1, kept.rstd_1}, buffers.grad_residual,
                 true, pass.accumulate, workspace,

@@ -44,7 +44,8 @@ class Graph {
     }
     return !all.empty();
   }
-  // What cuobjdump calls the kernels. The runtime tells since 12.3; before, there are none.
+  // What cuobjdump calls the kernels. The runtime tells since 12.3; before, there are none. Nor are those of libraries
+  // that load their kernels past the runtime.
   std::vector<std::string> kernel_names() const {
     std::vector<std::string> names;
 #if CUDART_VERSION >= 12030
@@ -52,7 +53,12 @@ class Graph {
     for (cudaGraphNode_t node : nodes()) {
       if (type_of(node) != cudaGraphNodeTypeKernel) continue;
       cudaKernelNodeParams kernel{};
-      cuda::check(cudaGraphKernelNodeGetParams(node, &kernel), "cudaGraphKernelNodeGetParams");
+      const cudaError_t found = cudaGraphKernelNodeGetParams(node, &kernel);
+      if (found == cudaErrorInvalidDeviceFunction) {
+        (void)cudaGetLastError();
+        continue;
+      }
+      cuda::check(found, "cudaGraphKernelNodeGetParams");
       const char* name = nullptr;
       cuda::check(cudaFuncGetName(&name, kernel.func), "cudaFuncGetName");
       names.emplace_back(name);

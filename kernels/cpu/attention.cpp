@@ -7,7 +7,6 @@
 #include <omp.h>
 #endif
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -191,8 +190,7 @@ std::size_t attention_workspace_bytes(const Context& context, DType, std::int64_
                                       std::int64_t channels, std::int64_t heads) {
   const HeadShape shape{batch, tokens, channels, heads};
   const std::int64_t floats = std::max(attention_forward_scratch(shape), attention_backward_scratch(shape));
-  return std::max(Workspace::size(DType::fp32, Shape{context.threads(), floats}),
-                  cpu::column_sum_workspace_bytes(context, batch * tokens, 3 * channels));
+  return Workspace::size(DType::fp32, Shape{context.threads(), floats});
 }
 
 void attention_decode(const Context& context, const AttentionDecode& args, Workspace&) {

@@ -13,9 +13,10 @@
 
 namespace greyhound::cpu {
 
-// oneDNN asks the processor what it has when the program runs; ours is as good as what it was compiled for.
+// oneDNN asks the processor what it has when the program runs; ours is as good as what it was compiled for. Figures:
+// docs/performance.md.
 bool prefers_builtin_product() {
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512F__)
   return true;
 #else
   return false;

@@ -76,10 +76,8 @@ std::size_t attention_workspace_bytes(const Context& context, DType dtype, std::
                                       std::int64_t channels, std::int64_t heads) {
   std::size_t bytes = std::max(Workspace::size(DType::fp32, {batch, heads, tokens}),
                                attention_decode_workspace_bytes(batch, tokens, channels, heads));
-  bytes = std::max(bytes, cuda::column_sum_workspace_bytes(context, batch * tokens, 3 * channels));
   if (dtype == DType::bf16 && hopper::is_hopper(context)) {
-    bytes = std::max(bytes, Workspace::size(DType::fp32, hopper::row_values_shape(batch, heads, tokens)) +
-                                Workspace::size(DType::fp32, hopper::bias_partials_shape(batch, tokens, channels)));
+    bytes = std::max(bytes, Workspace::size(DType::fp32, hopper::row_values_shape(batch, heads, tokens)));
   }
   return bytes;
 }

@@ -6,7 +6,6 @@
 #include <greyhound/kernels/cuda/attention_hopper_launch.cuh>
 #include <greyhound/kernels/cuda/attention_launch.cuh>
 #include <greyhound/kernels/cuda/attention_plain.cuh>
-#include <greyhound/kernels/cuda/column_partials.cuh>
 
 namespace greyhound::cuda {
 
@@ -56,19 +55,17 @@ void backward_tiles(const Context& context, const AttentionTask<bf16>& task) {
 
 template <class KeyTiling, class QueryTiling>
 void backward_warpgroups(const Context& context, const AttentionTask<bf16>& task, const hopper::AttentionMaps& maps,
-                         hopper::RowValues* row_values, float* bias_partials) {
+                         hopper::RowValues* row_values) {
   hopper::launch<QueryTiling>(context, hopper::attention_query_grads_kernel<QueryTiling>,
                               QueryTiling::template shared_bytes<2>, task, maps, "attention_backward: queries",
-                              row_values, bias_partials);
+                              row_values);
   hopper::launch<KeyTiling>(context, hopper::attention_key_grads_kernel<KeyTiling>, KeyTiling::template shared_bytes<2>,
                             task, maps, "attention_backward: keys and values",
-                            static_cast<const hopper::RowValues*>(row_values), bias_partials);
+                            static_cast<const hopper::RowValues*>(row_values));
 }
 
-// With the bias gradient that `args` ask for. False, with nothing enqueued, where Hopper's kernels do not take the
-// task.
-bool backward_on_hopper(const Context& context, const AttentionBackward& args, const AttentionTask<bf16>& task,
-                        Workspace& workspace) {
+// False, with nothing enqueued, where Hopper's kernels do not take the task.
+bool backward_on_hopper(const Context& context, const AttentionTask<bf16>& task, Workspace& workspace) {
   if (task.dropout.threshold > 0 || !hopper::is_hopper(context)) return false;
   static const bool compiled = hopper::is_compiled(hopper::attention_key_grads_kernel<hopper::KeyGrads64>);
   hopper::AttentionMaps maps{};
@@ -77,19 +74,10 @@ bool backward_on_hopper(const Context& context, const AttentionBackward& args, c
   const Tensor values =
       workspace.take(DType::fp32, hopper::row_values_shape(task.all_heads / task.heads, task.heads, task.tokens));
   auto* row_values = static_cast<hopper::RowValues*>(values.data);
-  Tensor partials;
-  if (args.grad_bias) {
-    partials = workspace.take(DType::fp32, hopper::bias_partials_shape(args.batch, task.tokens, task.channels));
-  }
-  float* bias_partials = partials.as<float>();
   if (task.size <= hopper::KeyGrads64::D) {
-    backward_warpgroups<hopper::KeyGrads64, hopper::QueryGrads64>(context, task, maps, row_values, bias_partials);
+    backward_warpgroups<hopper::KeyGrads64, hopper::QueryGrads64>(context, task, maps, row_values);
   } else {
-    backward_warpgroups<hopper::KeyGrads128, hopper::QueryGrads128>(context, task, maps, row_values, bias_partials);
-  }
-  if (args.grad_bias) {
-    add_partials(stream_of(context.stream()), "attention_backward: bias", bias_partials, partials.rows(),
-                 partials.columns(), PutSum{args.grad_bias.as<float>(), args.accumulate_bias});
+    backward_warpgroups<hopper::KeyGrads128, hopper::QueryGrads128>(context, task, maps, row_values);
   }
   return true;
 }
@@ -106,7 +94,6 @@ void backward_plain(const Context& context, const AttentionTask<T>& task) {
 
 void attention_backward(const Context& context, const AttentionBackward& args, Workspace& workspace) {
   const DeviceScope device(context);
-  bool bias_is_made = false;
   dispatch(args.qkv.dtype, "attention: qkv", [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16>) {
@@ -119,10 +106,7 @@ void attention_backward(const Context& context, const AttentionBackward& args, W
       const bool packed = std::is_same_v<T, bf16> && has_packed_heads(args.qkv, task.size) &&
                           has_packed_heads(args.grad_out, task.size) && has_packed_heads(args.grad_qkv, task.size);
       if constexpr (std::is_same_v<T, bf16>) {
-        if (packed && has_packed_heads(args.out, task.size) && backward_on_hopper(context, args, task, workspace)) {
-          bias_is_made = true;
-          return;
-        }
+        if (packed && has_packed_heads(args.out, task.size) && backward_on_hopper(context, task, workspace)) return;
       }
       const Workspace::Scope scope(workspace);
       task.row_dots = workspace.take(DType::fp32, {args.batch, args.heads, task.tokens}).template as<float>();
@@ -147,9 +131,6 @@ void attention_backward(const Context& context, const AttentionBackward& args, W
       }
     }
   });
-  if (args.grad_bias && !bias_is_made) {
-    cuda::column_sum(context, {args.grad_qkv, args.grad_bias, args.accumulate_bias}, workspace);
-  }
 }
 
 }  // namespace greyhound::cuda

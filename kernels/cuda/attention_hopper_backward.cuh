@@ -5,7 +5,6 @@
 
 #include <greyhound/kernels/cuda/attention_forward.cuh>
 #include <greyhound/kernels/cuda/attention_hopper.cuh>
-#include <greyhound/kernels/cuda/packed.cuh>
 
 namespace greyhound::cuda::hopper {
 
@@ -14,40 +13,12 @@ using QueryGrads128 = Tiling<128, 2, 64, 3, 1>;
 using KeyGrads64 = Tiling<64, 1, 64, 3, 2, true>;
 using KeyGrads128 = Tiling<128, 2, 64, 3, 1>;
 
-// Sums over the group's 64 rows of what store_tile writes, for the gradient of a bias: `size` columns of `partials`,
-// where block `row_block` of a batch's 64 rows of [batch, tokens, 3 C] has a row. `shared` has room for 4 x D. All
-// threads of the group; between two calls comes a barrier of the group.
-template <int D>
-__device__ inline void sum_rows(const AttentionTask<bf16>& task, const Place& place, int part, int first_row,
-                                const float (&sums)[D / 8][4], float factor, float* shared, int group,
-                                float* partials) {
-  const int thread = threadIdx.x % group_threads, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
-  const int row = first_row + warp * 16 + g;
-  const auto written = [&](float sum, int at) { return at < task.tokens ? widen(narrow<bf16>(sum * factor)) : 0.0f; };
-#pragma unroll
-  for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float sum = written(sums[n][e], row) + written(sums[n][2 + e], row + 8);
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(full_warp, sum, step);
-      if (g == 0) shared[warp * D + 8 * n + 2 * t + e] = sum;
-    }
-  }
-  group_barrier(group);
-  if (thread >= task.size) return;
-  const int row_blocks = (task.tokens + group_rows - 1) / group_rows;
-  const std::int64_t row_block = static_cast<std::int64_t>(place.batch) * row_blocks + first_row / group_rows;
-  partials[row_block * 3 * task.channels + part * task.channels + place.head * task.size + thread] =
-      shared[thread] + shared[D + thread] + shared[2 * D + thread] + shared[3 * D + thread];
-}
-
-// grad_q, and the row values [all_heads, blocks of 64 tokens]. bias_partials (bias_partials_shape) is optional.
+// grad_q, and the row values [all_heads, blocks of 64 tokens].
 template <class Tiling>
 __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     attention_query_grads_kernel(const __grid_constant__ AttentionTask<bf16> task,
                                  const __grid_constant__ AttentionMaps maps, RowValues* row_values,
-                                 float* bias_partials, int blocks_per_head) {
+                                 int blocks_per_head) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int D = Tiling::D, Keys = Tiling::Step, Stages = Tiling::Stages;
   constexpr unsigned group_bytes = Tiling::group_tile_bytes, step_bytes = Tiling::step_tile_bytes;
@@ -55,7 +26,6 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
   __shared__ Ring<Stages> ring;
   __shared__ Barrier queries_ready;
   __shared__ ZeroRows zeros;
-  __shared__ float row_sums[Tiling::Groups][4 * D];
   unsigned char* const memory = aligned_memory(unaligned_memory);
   unsigned char* const key_tiles = memory + Tiling::Groups * 2 * group_bytes;
 
@@ -218,9 +188,6 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
       }
     }
   }
-  if (bias_partials != nullptr) {
-    sum_rows<D>(task, place, 0, group_query, sums, task.scale, row_sums[group], group, bias_partials);
-  }
   store_tile<D>(sums, task.scale, task.scale, query_tile, group, maps.grad_qkv, place.head, group_query, place.batch);
 #endif
 }
@@ -230,7 +197,7 @@ template <class Tiling>
 __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
     attention_key_grads_kernel(const __grid_constant__ AttentionTask<bf16> task,
                                const __grid_constant__ AttentionMaps maps, const RowValues* row_values,
-                               float* bias_partials, int blocks_per_head) {
+                               int blocks_per_head) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int D = Tiling::D, Queries = Tiling::Step, Stages = Tiling::Stages;
   static_assert(Queries == RowValues::rows, "row values end where tiles of queries do");
@@ -240,7 +207,6 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
   __shared__ Barrier keys_ready;
   __shared__ ZeroRows zeros;
   __shared__ __align__(16) RowValues stage_values[Stages];
-  __shared__ float row_sums[Tiling::Groups][4 * D];
   unsigned char* const memory = aligned_memory(unaligned_memory);
   unsigned char* const query_tiles = memory + Tiling::Groups * 2 * group_bytes;
 
@@ -419,14 +385,8 @@ __global__ void __launch_bounds__(Tiling::Threads, Tiling::Blocks)
       }
     }
   }
-  if (bias_partials != nullptr) {
-    sum_rows<D>(task, place, 1, group_key, key_sums, task.scale, row_sums[group], group, bias_partials);
-  }
   store_tile<D>(key_sums, task.scale, task.scale, key_tile, group, maps.grad_qkv, task.heads + place.head, group_key,
                 place.batch);
-  if (bias_partials != nullptr) {
-    sum_rows<D>(task, place, 2, group_key, value_sums, 1.0f, row_sums[group], group, bias_partials);
-  }
   store_tile<D>(value_sums, 1.0f, 1.0f, value_tile, group, maps.grad_qkv, 2 * task.heads + place.head, group_key,
                 place.batch);
 #endif

@@ -15,11 +15,6 @@ inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64
   return {batch, heads, (tokens + RowValues::rows - 1) / RowValues::rows, std::int64_t{sizeof(RowValues) / 4}};
 }
 
-// Sums of grad_qkv over 64 rows of a sequence each.
-inline Shape bias_partials_shape(std::int64_t batch, std::int64_t tokens, std::int64_t channels) {
-  return {batch * ((tokens + group_rows - 1) / group_rows), 3 * channels};
-}
-
 // Boxes of 64 columns and 64 tokens of a tensor [batch, tokens, heads, size], rows `row_stride` elements apart. False
 // where the driver does not take it.
 inline bool describe_heads(CUtensorMap& map, const bf16* data, std::int64_t row_stride, int batch, int tokens,

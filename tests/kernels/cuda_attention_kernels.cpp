@@ -42,14 +42,12 @@ TEST_CASE("attention on CUDA: captured in a graph, by the kernels for its tensor
     const HostTensor no_out(c.dtype, {rows, channels}, channels + c.gap, c.offset);
     const HostTensor no_grad(c.dtype, {rows, 3 * channels}, 3 * channels + c.gap, c.offset);
     const Placed out(context, no_out), grad_qkv(context, no_grad),
-        lse(context, HostTensor(DType::fp32, {batch, heads, tokens})),
-        grad_bias(context, HostTensor(DType::fp32, {3 * channels}));
+        lse(context, HostTensor(DType::fp32, {batch, heads, tokens}));
     GuardedWorkspace memory(context, attention_workspace_bytes(context, c.dtype, batch, tokens, channels, heads));
     const Dropout dropout{c.dropout, 5, 0};
     const auto forward = [&] { attention_forward(context, {qkv, out, lse, batch, heads, dropout}, memory.workspace); };
     const auto backward = [&] {
-      attention_backward(context, {grad_out, qkv, out, lse, grad_qkv, batch, heads, dropout, grad_bias, false},
-                         memory.workspace);
+      attention_backward(context, {grad_out, qkv, out, lse, grad_qkv, batch, heads, dropout}, memory.workspace);
     };
     forward();
     backward();
