@@ -241,8 +241,7 @@ bool run_panel(const Matmul& args, const Partition& p, const Scratch& s, const H
 
 // Products of fp32 that are made in one piece, not of panels.
 bool is_blocked(const Matmul& args, const Partition& p) {
-  return args.a.dtype == DType::fp32 && p.k > 0 && args.alpha != 0 && prefers_builtin_product() &&
-         BlockedProduct::takes(p.m);
+  return args.a.dtype == DType::fp32 && p.k > 0 && prefers_builtin_product();
 }
 
 // Waking a team costs some microseconds: not worth it for products of less.

@@ -40,7 +40,6 @@ class BlockedProduct {
   // What else is to be done with a part of c, once it is complete: (first row, first column, rows, columns).
   using Finish = std::function<void(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>;
 
-  static bool takes(std::int64_t m);  // not products of a row or two
   // Floats that `run` needs.
   static std::size_t scratch(std::int64_t m, std::int64_t k, int threads);
   static void run(const PanelProduct& product, int threads, float* scratch, const Finish& finish);

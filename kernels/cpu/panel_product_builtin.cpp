@@ -114,25 +114,34 @@ void multiply_packed(const PanelProduct& p, const float* packed_a, Range rows, R
 }
 
 // For so few rows packing b would cost more than the product: rows of b are added up, or multiplied with a's, as they
-// lie.
-constexpr std::int64_t few_rows = 2;
+// lie, for a few columns at a time.
+constexpr std::int64_t few_rows = 2, few_rows_columns = 256;
 
-void multiply_few_rows(const PanelProduct& p) {
+void multiply_few_rows(const PanelProduct& p, Range all) {
   const std::int64_t a_row = p.transpose_a ? 1 : p.lda, a_depth = p.transpose_a ? p.lda : 1;
+  const std::int64_t end = all.first + all.count;
   for (std::int64_t i = 0; i < p.m; ++i) {
     const float* a = p.a + i * a_row;
-    float* c = p.c + i * p.ldc;
-    for (std::int64_t j = 0; j < p.n; ++j) c[j] = p.beta == 0 ? 0.0f : p.beta * c[j];
-    for (std::int64_t d = 0; d < p.k && !p.transpose_b; ++d) {
-      const float factor = p.alpha * a[d * a_depth];
+    for (std::int64_t first = all.first; first < end; first += few_rows_columns) {
+      const std::int64_t columns = std::min(few_rows_columns, end - first);
+      float sums[few_rows_columns] = {};
+      for (std::int64_t d = 0; d < p.k && !p.transpose_b; ++d) {
+        const float factor = a[d * a_depth];
+        const float* b = p.b + d * p.ldb + first;
 #pragma omp simd
-      for (std::int64_t j = 0; j < p.n; ++j) c[j] += factor * p.b[d * p.ldb + j];
-    }
-    for (std::int64_t j = 0; j < p.n && p.transpose_b; ++j) {
-      float dot = 0;
+        for (std::int64_t j = 0; j < columns; ++j) sums[j] += factor * b[j];
+      }
+      for (std::int64_t j = 0; j < columns && p.transpose_b; ++j) {
+        const float* b = p.b + (first + j) * p.ldb;
+        float dot = 0;
 #pragma omp simd reduction(+ : dot)
-      for (std::int64_t d = 0; d < p.k; ++d) dot += a[d * a_depth] * p.b[j * p.ldb + d];
-      c[j] += p.alpha * dot;
+        for (std::int64_t d = 0; d < p.k; ++d) dot += a[d * a_depth] * b[d];
+        sums[j] = dot;
+      }
+      float* c = p.c + i * p.ldc + first;
+      for (std::int64_t j = 0; j < columns; ++j) {
+        c[j] = p.beta == 0 ? p.alpha * sums[j] : p.alpha * sums[j] + p.beta * c[j];
+      }
     }
   }
 }
@@ -144,7 +153,7 @@ std::size_t builtin_product_scratch(std::int64_t m, std::int64_t k) {
 }
 
 void builtin_product(const PanelProduct& p, float* scratch) {
-  if (p.m <= few_rows) return multiply_few_rows(p);
+  if (p.m <= few_rows) return multiply_few_rows(p, {0, p.n});
   float* const packed_b = scratch;
   float* const packed_a = scratch + tile_columns * std::min(p.k, block_depth);
   for (std::int64_t first = 0; first < p.k; first += block_depth) {
@@ -181,9 +190,17 @@ std::size_t BlockedProduct::scratch(std::int64_t m, std::int64_t k, int threads)
   return static_cast<std::size_t>(round_up(packed, 16) + threads * tile_columns * block_depth);
 }
 
-bool BlockedProduct::takes(std::int64_t m) { return m > few_rows; }
-
 void BlockedProduct::run(const PanelProduct& p, int threads, float* scratch, const Finish& finish) {
+  if (p.m <= few_rows) {
+    const std::int64_t tasks = (p.n + few_rows_columns - 1) / few_rows_columns;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      const std::int64_t first = task * few_rows_columns, columns = std::min(few_rows_columns, p.n - first);
+      multiply_few_rows(p, {first, columns});
+      if (finish) finish(0, first, p.m, columns);
+    }
+    return;
+  }
   const Schedule schedule(p.m, p.n, p.k, threads);
   float* const packed_a = scratch;
   float* const strips_of_b = scratch + round_up(schedule.chunk_rows * schedule.chunk_depth, 16);

@@ -172,6 +172,10 @@ const Case in_pieces[] = {{1601, 37, 900, 0, false, true, 1, 0, true, true, true
                           {29, 70, 36500, 3, true, false, 1, 0},
                           {770, 19, 1403, 1, false, false, 0.5, 2},
                           {3, 130, 17, 0, true, true, 1, 1},
+                          {1, 600, 1000, 2, false, false, 2e-8, 1},
+                          {2, 2000, 40, 0, true, false, 1, 3, true, true, true},
+                          {2, 300, 130, 1, false, true, 0, 0.5, true},
+                          {64, 2000, 8, 0, false, true, 0, 1},
                           {64, 100, 255, 2, false, true, 1, 0, true}};
 
 TEST_CASE("matmul: operands that are packed in several pieces") {
@@ -183,6 +187,7 @@ TEST_CASE("matmul: operands that are packed in several pieces") {
   }
 }
 
+// What callers plan who do not know the number of rows: the largest for multiples of 64 rows, and for all of them.
 TEST_CASE("matmul: a workspace for many rows does for fewer") {
   const Context context = Context::cpu(2);
   const auto bytes = [&](std::int64_t rows, bool transpose_a) {
@@ -195,7 +200,11 @@ TEST_CASE("matmul: a workspace for many rows does for fewer") {
     return matmul_workspace_bytes(context, args);
   };
   for (bool transpose_a : {false, true}) {
-    for (std::int64_t rows = 1; rows < 1000; ++rows) CHECK(bytes(rows, transpose_a) <= bytes(rows + 1, transpose_a));
+    for (std::int64_t all : {1, 2, 3, 40, 63, 64, 100, 257, 640, 999}) {
+      std::size_t planned = bytes(all, transpose_a);
+      for (std::int64_t rows = 64; rows < all; rows += 64) planned = std::max(planned, bytes(rows, transpose_a));
+      for (std::int64_t rows = 1; rows < all; ++rows) CHECK(bytes(rows, transpose_a) <= planned);
+    }
   }
 }
 
