@@ -31,7 +31,8 @@ bool panel_product(const PanelProduct& product, float* scratch);
 std::size_t panel_product_scratch(std::int64_t m, std::int64_t n, std::int64_t k);
 
 // The product of this project, for the processor that it was compiled for (panel_product_builtin.cpp): of a panel on
-// the calling thread, and of whole matrices on several. An element's bits depend on neither.
+// the calling thread, and of whole matrices on several. An element's bits depend on neither. A row or two take no
+// scratch.
 void builtin_product(const PanelProduct& product, float* scratch);
 std::size_t builtin_product_scratch(std::int64_t m, std::int64_t k);
 

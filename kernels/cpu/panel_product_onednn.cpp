@@ -24,7 +24,9 @@ bool prefers_builtin_product() {
 }
 
 bool panel_product(const PanelProduct& p, float* scratch) {
-  if (prefers_builtin_product()) {
+  // The library adds the terms of a single row one by one to what stands in c.
+  const bool adds_in_place = p.m == 1 && p.beta != 0;
+  if (prefers_builtin_product() || adds_in_place) {
     builtin_product(p, scratch);
     return true;
   }
