@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 using namespace greyhound;
@@ -46,15 +47,19 @@ std::vector<bench::LossWork> works(const std::vector<std::string>& sets, const s
 CLI::App* add_step(CLI::App& app, bench::StepOptions& options, std::string& device, int& threads) {
   CLI::App* step = app.add_subcommand("step", "A whole training step, and what its parts take");
   step->add_option("--model", options.model, bench::step_models())->capture_default_str();
-  step->add_option("--micro-batch", options.micro_batch, "Rows of a pass; 0: the model's")
-      ->check(CLI::NonNegativeNumber);
-  step->add_option("--block", options.block, "Tokens of a row; 0: the model's")->check(CLI::NonNegativeNumber);
-  step->add_option("--accumulation", options.accumulation, "Micro-batches of a step; 0: the model's")
-      ->check(CLI::NonNegativeNumber);
+  const CLI::Range count(0, 1 << 20);
+  step->add_option("--micro-batch", options.micro_batch, "Rows of a pass; 0: the model's")->check(count);
+  step->add_option("--block", options.block, "Tokens of a row; 0: the model's")->check(count);
+  step->add_option("--accumulation", options.accumulation, "Micro-batches of a step; 0: the model's")->check(count);
   step->add_option("--recompute", options.recompute, "As train.recompute");
   step->add_option("--precision", options.precision, "As run.precision (default: bf16 on cuda, fp32 on cpu)");
   step->add_flag("!--no-graphs", options.graphs, "On CUDA, time a step that is enqueued kernel by kernel");
-  step->add_option("--seconds", options.seconds, "Of timed steps, about")->capture_default_str();
+  // A comparison that NaN does not pass.
+  const auto some_time = [](const std::string& text) {
+    const double seconds = std::strtod(text.c_str(), nullptr);
+    return seconds >= 0 && seconds <= 1e5 ? std::string() : "expected seconds from 0 to 100000, got " + text;
+  };
+  step->add_option("--seconds", options.seconds, "Of timed steps, about")->check(some_time)->capture_default_str();
   step->add_option("--device", device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
   step->add_option("--threads", threads, "CPU threads; 0: all");
   step->add_option("--json", options.json, "Write the figures to this file, and the environment beside it");

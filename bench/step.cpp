@@ -208,6 +208,8 @@ void step(const Context& given, const StepOptions& options, const Facts& facts) 
   report.parameters = run.buffers.model.parameters().count();
   report.memory_bytes = static_cast<std::int64_t>(run.buffers.plan().bytes());
   report.flops_per_token = run.buffers.model.flops_per_token(report.block);
+  // First of all: where it cannot be written, nothing has been measured in vain.
+  if (!options.json.empty()) write_environment(environment_path(options.json), facts);
   for (const auto& [name, value] : facts) {
     if (name == "device") report.device = value;
   }
@@ -238,7 +240,6 @@ void step(const Context& given, const StepOptions& options, const Facts& facts) 
   print(report);
   if (options.json.empty()) return;
   write_step(options.json, report);
-  write_environment(environment_path(options.json), facts);
 }
 
 }  // namespace greyhound::bench
