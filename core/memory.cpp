@@ -93,7 +93,9 @@ void* allocate(Device device, std::size_t bytes) {
   if (device.is_cuda()) return cuda::allocate(device.index, bytes);
   const std::size_t rounded = (bytes + memory_alignment - 1) / memory_alignment * memory_alignment;
   const bool huge = rounded >= least_huge;
-  void* pointer = rounded < bytes ? nullptr : std::aligned_alloc(huge ? huge_page : memory_alignment, rounded);
+  void* pointer = nullptr;
+  const bool fits = rounded >= bytes;
+  if (fits && posix_memalign(&pointer, huge ? huge_page : memory_alignment, rounded) != 0) pointer = nullptr;
   if (pointer != nullptr && huge) ask_for_huge_pages(pointer, rounded);
   if (pointer == nullptr) {
     throw_runtime("out of memory: ", format_bytes(static_cast<double>(bytes)), " asked for, ",
