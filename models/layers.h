@@ -58,7 +58,7 @@ void norm_forward(const Context& context, const LayerNorm& norm, const ConstTens
 void add_and_norm(const Context& context, const LayerNorm& norm, const ResidualForward& sum, const Tensor& out,
                   const NormStatistics& statistics);
 // grad_input (+)= d loss / d input; grad_w and grad_b (+)= theirs. Without accumulate_input it may be grad_out.
-// grad_bias_before, if given, (+)= the sum over rows of grad_input: of a layer whose output is grad_input's gradient.
+// grad_bias_before, if given, (+)= the sum over rows of grad_input: of the layer whose output was added to `input`.
 void norm_backward(const Context& context, const LayerNorm& norm, const ConstTensor& grad_out, const ConstTensor& input,
                    const NormStatistics& statistics, const Tensor& grad_input, bool accumulate_input, bool accumulate,
                    Workspace& workspace, const Tensor& grad_bias_before = {});

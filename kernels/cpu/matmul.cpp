@@ -31,10 +31,6 @@ struct Partition {
   std::int64_t depth() const { return std::min(k, block_depth); }
 };
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // Large panels pack each operand less often; small ones keep 16 threads busy. The largest that gives 16 panels is
 // taken.
 Partition partition_of(const Matmul& args) {

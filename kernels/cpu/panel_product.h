@@ -12,6 +12,10 @@
 
 namespace greyhound::cpu {
 
+inline std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 // c [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + beta * c, all fp32 and row-major; c is not read when beta is 0.
 struct PanelProduct {
   bool transpose_a, transpose_b;

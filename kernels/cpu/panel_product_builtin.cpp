@@ -27,10 +27,6 @@ constexpr std::int64_t block_depth = 256;
 
 typedef float Vector __attribute__((vector_size(lanes * sizeof(float)), aligned(4), may_alias));
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // Where a block of c stands, and what becomes of it: c = alpha * sum + beta * c.
 struct Target {
   float* c;

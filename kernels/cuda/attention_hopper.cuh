@@ -43,10 +43,6 @@ struct Tiling {
   static_assert(Stages >= 2, "a group waits for a tile while it still holds the one before");
 };
 
-__device__ inline unsigned char* aligned_memory(unsigned char* memory) {
-  return memory + (1024 - shared_address(memory) % 1024) % 1024;
-}
-
 // The ring of tiles: `full` says that a stage has been copied, the counter how many warps have read it. A barrier tells
 // its phase only from the one before, so every warp waits for every tile before it releases it, tiles of no use to it
 // included: one that has not seen a stage's first copy end would take that copy for the second.

@@ -19,15 +19,10 @@ inline Shape row_values_shape(std::int64_t batch, std::int64_t heads, std::int64
 // where the driver does not take it.
 inline bool describe_heads(CUtensorMap& map, const bf16* data, std::int64_t row_stride, int batch, int tokens,
                            int heads, int size) {
-  const auto encode = tensor_map_encoder();
-  if (encode == nullptr) return false;
   const auto extent = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
-  const cuuint64_t sizes[4] = {extent(size), extent(heads), extent(tokens), extent(batch)};
-  const cuuint64_t strides[3] = {extent(size * 2), extent(row_stride * 2), extent(row_stride * 2 * tokens)};
-  const cuuint32_t box[4] = {part_columns, 1, group_rows, 1}, steps[4] = {1, 1, 1, 1};
-  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return describe_boxes<4>(map, data, {extent(size), extent(heads), extent(tokens), extent(batch)},
+                           {extent(size * 2), extent(row_stride * 2), extent(row_stride * 2 * tokens)},
+                           {part_columns, 1, group_rows, 1});
 }
 
 // Maps of the tensors that a forward task's kernel copies, or those of a backward task, which has a grad_out. Rows and

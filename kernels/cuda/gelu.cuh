@@ -2,32 +2,23 @@
 // Internal to the CUDA backend.
 #pragma once
 
+#include <greyhound/kernels/cuda/fast_math.cuh>
+
 #include <cstdint>
 
 namespace greyhound::cuda {
-
-// 0.5 (1 + tanh(u)) is the logistic function of 2u, written with e = exp(-|2u|) as on the CPU, so that the tails keep
-// their relative accuracy. 2u = x (k1 + k3 x^2); the factor log2(e) is in the constants, for exp2.
-struct GeluTerms {
-  float e;         // exp(-|2u|)
-  float inverse;   // 1 / (1 + e)
-  float logistic;  // 0.5 (1 + tanh(u))
-};
 
 inline constexpr float gelu_two_sqrt_two_over_pi = 1.5957691216057308f;
 inline constexpr float gelu_cubic = 0.044715f;
 inline constexpr float gelu_log2_e = 1.4426950408889634f;
 
-__device__ inline GeluTerms gelu_terms(float x) {
+// 0.5 (1 + tanh(u)) is the logistic function of 2u, written with e = exp(-|2u|) as on the CPU, so that the tails keep
+// their relative accuracy. 2u = x (k1 + k3 x^2); the factor log2(e) is in the constants, for exp2.
+__device__ inline float gelu(float x) {
   const float k1 = gelu_two_sqrt_two_over_pi * gelu_log2_e, k3 = k1 * gelu_cubic;
-  GeluTerms terms;
-  terms.e = exp2f(-fabsf(x * fmaf(k3 * x, x, k1)));
-  terms.inverse = __fdividef(1.0f, 1.0f + terms.e);
-  terms.logistic = x < 0.0f ? terms.e * terms.inverse : terms.inverse;
-  return terms;
+  const float e = exp2f(-fabsf(x * fmaf(k3 * x, x, k1))), inverse = __fdividef(1.0f, 1.0f + e);
+  return x * (x < 0.0f ? e * inverse : inverse);
 }
-
-__device__ inline float gelu(float x) { return x * gelu_terms(x).logistic; }
 
 // d/dx x s(2u) = s + x s (1 - s) 2u'. Beyond +-20, where e is 0, powers of x could only overflow; e is made of x
 // itself, so that NaN stays NaN. Backward has a second operand to read and to convert: here the hardware's functions,
@@ -35,8 +26,8 @@ __device__ inline float gelu(float x) { return x * gelu_terms(x).logistic; }
 __device__ inline float gelu_slope(float x) {
   constexpr float k1 = gelu_two_sqrt_two_over_pi, k3 = k1 * gelu_cubic;
   const float bounded = fminf(fmaxf(x, -20.0f), 20.0f), square = bounded * bounded;
-  float e, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-fabsf(x * fmaf(k3 * gelu_log2_e, square, k1 * gelu_log2_e))));
+  const float e = fast_exp2(-fabsf(x * fmaf(k3 * gelu_log2_e, square, k1 * gelu_log2_e)));
+  float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + e));
   const float tail = e * inverse, logistic = x < 0.0f ? tail : inverse;
   return fmaf(bounded * fmaf(3.0f * k3, square, k1), tail * inverse, logistic);

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Tiling::Threads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char unaligned_memory[];
   __shared__ __align__(16) GeluProductShared<Tiling> shared;
-  unsigned char* const stages = unaligned_memory + (1024 - shared_address(unaligned_memory) % 1024) % 1024;
+  unsigned char* const stages = aligned_memory(unaligned_memory);
   unsigned char* const tile = stages + Tiling::Stages * Tiling::stage_bytes;
   if (threadIdx.x == 0) {
     shared.initialize_all();

@@ -45,18 +45,27 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
+// The map of a tensor of bf16 in boxes, 64 columns wide, swizzled as products take them; what lies outside of it is
+// zeros. Extents from the innermost on; strides in bytes, of all dimensions but that. False where the driver does not
+// take it.
+template <int rank>
+bool describe_boxes(CUtensorMap& map, const bf16* data, const cuuint64_t (&sizes)[rank],
+                    const cuuint64_t (&strides)[rank - 1], const cuuint32_t (&box)[rank]) {
+  const auto encode = tensor_map_encoder();
+  if (encode == nullptr) return false;
+  cuuint32_t steps[rank];
+  for (cuuint32_t& step : steps) step = 1;
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<bf16*>(data), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 // Boxes of 64 columns and `box_rows` rows of a matrix [rows, columns], whose rows are `row_stride` elements apart and
 // start at 16 bytes. False where the driver does not take it.
 inline bool describe_matrix(CUtensorMap& map, const bf16* data, std::int64_t rows, std::int64_t columns,
                             std::int64_t row_stride, int box_rows) {
-  const auto encode = tensor_map_encoder();
-  if (encode == nullptr) return false;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(row_stride * 2)};
-  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
-  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<bf16*>(data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return describe_boxes<2>(map, data, {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                           {static_cast<cuuint64_t>(row_stride * 2)}, {64, static_cast<cuuint32_t>(box_rows)});
 }
 
 }  // namespace greyhound::cuda::hopper

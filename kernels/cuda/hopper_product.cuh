@@ -57,12 +57,6 @@ __device__ inline void store_matrices(void* row, const unsigned (&from)[4]) {
                : "memory");
 }
 
-// A barrier of some warps of a block.
-template <int Number, int Warps>
-__device__ inline void warps_barrier() {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(Number), "n"(Warps * 32) : "memory");
-}
-
 // The stages of a ring of barriers, one after the other.
 template <int Stages>
 struct RingPlace {

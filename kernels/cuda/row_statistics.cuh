@@ -3,6 +3,7 @@
 #pragma once
 
 #include <greyhound/kernels/cuda/block_reduce.cuh>
+#include <greyhound/kernels/cuda/fast_math.cuh>
 #include <greyhound/kernels/cuda/packed.cuh>
 
 #include <cfloat>
@@ -18,9 +19,7 @@ __device__ inline float row_exp(float x) {
   if constexpr (sizeof(T) == 4) {
     return expf(x);
   } else {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
-    return result;
+    return fast_exp2(x * 1.4426950408889634f);
   }
 }
 
@@ -30,9 +29,7 @@ __device__ inline float shifted_exp(float x, float shift) {
   if constexpr (sizeof(T) == 4) {
     return expf(x);  // which needs none
   } else {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(fmaf(x, 1.4426950408889634f, shift)));
-    return result;
+    return fast_exp2(fmaf(x, 1.4426950408889634f, shift));
   }
 }
 

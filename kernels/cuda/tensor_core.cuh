@@ -8,6 +8,8 @@
 //   right operand b0, b1: column g, rows from 2t and 2t + 8 of 16 x 8
 #pragma once
 
+#include <greyhound/kernels/cuda/fast_math.cuh>
+
 #include <cuda_bf16.h>
 
 namespace greyhound::cuda {
@@ -59,13 +61,6 @@ __device__ inline unsigned pack_bf16(float first, float second) {
   unsigned word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
   return word;
-}
-
-// 2^x within 2^-22 of it; 0 below -126.
-__device__ inline float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace greyhound::cuda

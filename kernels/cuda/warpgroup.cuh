@@ -28,6 +28,11 @@ inline constexpr int row_bytes = part_columns * 2;
 template <int D>
 inline constexpr int tile_row_bytes = D * 2;
 
+// Where parts may begin in a block's dynamic shared memory, of which 1023 bytes are room for this.
+__device__ inline unsigned char* aligned_memory(unsigned char* memory) {
+  return memory + (1024 - shared_address(memory) % 1024) % 1024;
+}
+
 // What an instruction is told of an operand in shared memory: where it begins, in which steps it continues.
 using Descriptor = std::uint64_t;
 
@@ -232,18 +237,20 @@ __device__ inline void load_left(unsigned (&fragments)[D / 16][4], const unsigne
   }
 }
 
-// Barriers of one group of up to three; their numbers are constants so that a block does not take all sixteen.
-template <int Number>
-__device__ inline void numbered_barrier() {
-  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(Number), "n"(group_threads) : "memory");
+// A barrier of some warps of a block. Numbers are constants so that a block does not take all sixteen.
+template <int Number, int Warps>
+__device__ inline void warps_barrier() {
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(Number), "n"(Warps * 32) : "memory");
 }
+
+// Barriers of one group of up to three.
 __device__ inline void group_barrier(int group) {
   if (group == 0) {
-    numbered_barrier<1>();
+    warps_barrier<1, 4>();
   } else if (group == 1) {
-    numbered_barrier<2>();
+    warps_barrier<2, 4>();
   } else {
-    numbered_barrier<3>();
+    warps_barrier<3, 4>();
   }
 }
 template <int Number>

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <greyhound/tests/kernels/buffers.h>
+#include <greyhound/tests/reference/elementwise.h>
 #include <greyhound/tests/reference/layernorm.h>
 
 using namespace greyhound;
@@ -33,13 +34,6 @@ double largest(const std::vector<double>& values) {
 struct Gradients {
   Buffer input, weight, bias, input_sums;
 };
-
-// Sums over rows of a matrix's elements, in fp64.
-std::vector<double> row_sums(const std::vector<double>& values, std::int64_t columns, double start = 0) {
-  std::vector<double> sums(static_cast<std::size_t>(columns), start);
-  for (std::size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
-  return sums;
-}
 
 // Forward for mean and rstd, then backward in an exact workspace.
 Gradients run_backward(const Context& context, Buffer& grad_out, Buffer& input, Buffer& weight, std::int64_t rows,
@@ -174,8 +168,8 @@ TEST_CASE("layernorm_backward: odd sizes and strides against fp64") {
       check_close(gradients.input.values(), exact.grad_input, dtype, 2e-6, 2e-6 * scale * largest(exact.rstd));
       check_close(gradients.weight.values(), exact.grad_weight, DType::fp32, 2e-6, 1e-5);
       check_close(gradients.bias.values(), exact.grad_bias, DType::fp32, 2e-7, 1e-12);
-      check_close(gradients.input_sums.values(), row_sums(gradients.input.values(), c.columns), DType::fp32, 2e-7,
-                  1e-6);
+      check_close(gradients.input_sums.values(), reference::column_sums(gradients.input.values(), c.rows, c.columns),
+                  DType::fp32, 2e-7, 1e-6);
     }
   }
 }
@@ -238,7 +232,9 @@ TEST_CASE("layernorm_backward: accumulation, in place over grad_out, no bias") {
                            true,
                            input_sums.vector()};
     layernorm_backward(context, args, workspace);
-    check_close(input_sums.values(), row_sums(sum.values(), columns, 11), DType::fp32, 2e-7, 1e-6);
+    std::vector<double> summed = reference::column_sums(sum.values(), rows, columns);
+    for (double& value : summed) value += 11;
+    check_close(input_sums.values(), summed, DType::fp32, 2e-7, 1e-6);
     const reference::LayerNorm exact =
         reference::layernorm_backward(grad_out.values(), input.values(), weight.values(), rows, double{eps});
     std::vector<double> expected = exact.grad_input;
