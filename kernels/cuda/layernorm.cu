@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads)
   using Group = RowGroup<warps>;
   using Row = typename RowOf<T, packs, Group::lanes>::type;
   constexpr int size = packed_size<T>;
-  __shared__ float shared[2 * warps];
+  __shared__ float shared[2 * Group::per_block * warps];
   const std::int64_t row = blockIdx.x * static_cast<std::int64_t>(Group::per_block) + Group::index();
   if (row >= args.rows) return;  // the whole group
   const int lane = Group::lane(), columns = args.columns;
@@ -106,10 +106,15 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads)
   });
 }
 
+// A warp holds a row of up to 2048 bf16 elements: sums over several warps would cost more than the registers.
+using ForwardShapes =
+    RowShapes<RowShape<1, 1>, RowShape<2, 1>, RowShape<3, 1>, RowShape<4, 1>, RowShape<5, 1>, RowShape<6, 1>,
+              RowShape<7, 1>, RowShape<8, 1>, RowShape<3, 4>, RowShape<4, 4>, RowShape<4, 8>>;
+
 template <class T, bool fused>
 void launch_forward(const Context& context, const char* name, const ForwardArguments<T>& args,
                     const BranchArguments<T>& branch, bool whole) {
-  dispatch_row_shape<T>(args.columns, whole, [&](auto shape) {
+  dispatch_row_shape<T>(ForwardShapes{}, args.columns, whole, [&](auto shape) {
     constexpr int packs = decltype(shape)::packs, warps = decltype(shape)::warps;
     using Group = RowGroup<warps>;
     const unsigned blocks = static_cast<unsigned>((args.rows + Group::per_block - 1) / Group::per_block);

@@ -11,10 +11,13 @@ namespace greyhound::cuda {
 
 namespace {
 
-// Rows are cut into at most 528 blocks (four to each of an H200's 132 multiprocessors), each with partial sums of its
+// Blocks on a multiprocessor at once.
+constexpr int resident_blocks = 3;
+
+// Rows are cut into at most as many blocks as an H200's 132 multiprocessors have at once, each with partial sums of its
 // own: of grad_weight, of grad_bias and of grad_input. The cut follows from the number of rows alone.
 struct RowBlocks {
-  static constexpr std::int64_t least_size = 16, most_count = 528;
+  static constexpr std::int64_t least_size = 16, most_count = 132 * resident_blocks;
   std::int64_t size, count;
   explicit RowBlocks(std::int64_t rows)
       : size(std::max(least_size, (rows + most_count - 1) / most_count)), count((rows + size - 1) / size) {}
@@ -34,7 +37,8 @@ struct BackwardArguments {
 };
 
 // With x' = x - mean, g = grad_out weight: the row's sums of g, g x' and x' over all lanes. The last tells what the
-// stored mean lost in rounding, which is taken out of the second.
+// stored mean lost in rounding, which is taken out of the second. weight_of(k, first, values): of the lane's pack k,
+// which begins at column `first`.
 template <class T, class Group, class Row, class Weight>
 __device__ void row_sums(const Row& grad_out, const Row& input, int columns, float mean, const Weight& weight_of,
                          float (&sums)[3], float* shared) {
@@ -44,7 +48,7 @@ __device__ void row_sums(const Row& grad_out, const Row& input, int columns, flo
   input.each(lane, columns, [&](int k, int first, const float(&x)[size]) {
     float grad[size], weight[size];
     grad_out.at(k, first, columns, grad);
-    weight_of(first, weight);
+    weight_of(k, first, weight);
 #pragma unroll
     for (int i = 0; i < size; ++i) {
       if (!Row::whole && first + i >= columns) continue;
@@ -69,7 +73,7 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
   input.each(Group::lane(), columns, [&](int k, int first, const float(&x)[size]) {
     float grad[size], weight[size], out[size];
     grad_out.at(k, first, columns, grad);
-    weight_of(first, weight);
+    weight_of(k, first, weight);
     old_of(k, first, out);
 #pragma unroll
     for (int i = 0; i < size; ++i) {
@@ -83,64 +87,127 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
   });
 }
 
-// Blocks on a multiprocessor at once: a divisor of the four that are there for each, lest a last few run alone.
-template <class T, int packs, int warps>
-inline constexpr int resident_blocks = warps == 8                    ? 1
-                                       : packs* packed_size<T> <= 24 ? 4
-                                                                     : 2;
+__device__ inline void copy_async(uint4* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int but>
+__device__ inline void wait_for_copies() {  // all but the last so many groups
+  asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory");
+}
 
-// One block per cut of the rows, one group of warps per row at a time. The next row is on its way while one is worked
-// on. Each lane keeps the sums of its columns, those of grad_weight and grad_bias in registers, those of grad_input,
-// where these would be too many, in shared memory; at the end the block's groups add theirs in order. Reads grad_out
-// and input (and grad_input, when it accumulates) once and writes grad_input once.
+// What a block has in shared memory: rows on their way, of which a lane copies and reads its own packs, so that they
+// need no barriers; and sums over rows of what was written to grad_input.
 template <class T, int packs, int warps>
-__global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, packs, warps>)
+struct BackwardShared {
+  static constexpr int threads = RowGroup<warps>::threads, lanes = RowGroup<warps>::lanes;
+  static constexpr int operands = 3;                                  // grad_out, input, grad_input as it was
+  static constexpr int stages = packs == 1 ? 4 : packs == 2 ? 3 : 2;  // rows of a group, the one at work among them
+  static constexpr int quads = packs * packed_size<T> / 4;
+  uint4 rows[stages][operands][packs][threads];
+  float4 input_sums[quads][threads];
+  float reduction[3 * threads / warp_size];
+};
+
+// A lane's packs of one row in shared memory.
+template <class T, int packs, int lanes, int threads>
+struct SharedRow {
+  static constexpr bool whole = true;
+  const uint4 (*held)[threads];  // [packs]
+
+  __device__ static int first_of(int k, int lane) { return (k * lanes + lane) * packed_size<T>; }
+  __device__ void at(int k, int, int, float (&values)[packed_size<T>]) const {
+    unpack(Packed<T>{held[k][threadIdx.x]}, values);
+  }
+  template <class Body>
+  __device__ void each(int lane, int columns, Body body) const {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      if (first_of(k, lane) >= columns) continue;
+      float values[packed_size<T>];
+      at(k, 0, 0, values);
+      body(k, first_of(k, lane), values);
+    }
+  }
+};
+
+// Rows of up to 4096 bf16 elements. Sums of a lane's columns take 16 registers for each of its packs.
+using BackwardShapes = RowShapes<RowShape<1, 1>, RowShape<2, 1>, RowShape<3, 1>, RowShape<4, 1>, RowShape<3, 2>,
+                                 RowShape<4, 2>, RowShape<3, 4>, RowShape<4, 4>>;
+
+// One block per cut of the rows, one group of warps per row at a time. The next rows are on their way to shared memory
+// while one is worked on. Each lane keeps the sums of its columns, those of grad_weight and grad_bias in registers,
+// those of grad_input, where these would be too many, in shared memory; at the end the block's groups add theirs in
+// order. Reads grad_out and input (and grad_input, when it accumulates) once and writes grad_input once.
+template <class T, int packs, int warps>
+__global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks)
     layernorm_backward_kernel(const BackwardArguments<T> args) {
   using Group = RowGroup<warps>;
-  using Row = HeldRow<T, packs, Group::lanes>;
-  constexpr int size = packed_size<T>;
-  __shared__ float shared[3 * warps];
-  constexpr int quads = packs * size / 4;
-  __shared__ float4 input_sums[quads * Group::threads];  // those of a lane: every `Group::threads`
-  float4* const own_input_sums = input_sums + threadIdx.x;
-  const int lane = Group::lane(), columns = args.columns;
+  using Shared = BackwardShared<T, packs, warps>;
+  using Row = SharedRow<T, packs, Group::lanes, Group::threads>;
+  constexpr int size = packed_size<T>, stages = Shared::stages;
+  extern __shared__ uint4 memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  const int thread = static_cast<int>(threadIdx.x), lane = Group::lane(), columns = args.columns;
   if (args.sums == 3) {
 #pragma unroll
-    for (int i = 0; i < quads; ++i) own_input_sums[i * Group::threads] = make_float4(0, 0, 0, 0);
+    for (int i = 0; i < Shared::quads; ++i) shared.input_sums[i][thread] = make_float4(0, 0, 0, 0);
   }
   const std::int64_t end = min(args.rows, (blockIdx.x + std::int64_t{1}) * args.rows_per_block);
   std::int64_t row = blockIdx.x * args.rows_per_block + Group::index();
   float weight_sums[packs][size] = {}, bias_sums[packs][size] = {};
+  Packed<T> weight[packs];
+#pragma unroll
+  for (int k = 0; k < packs; ++k) {
+    const int first = Row::first_of(k, lane);
+    weight[k].bits = first < columns ? *reinterpret_cast<const uint4*>(args.weight + first) : make_uint4(0, 0, 0, 0);
+  }
 
-  Row next_grad, next_input;
-  float next_mean = 0, next_rstd = 0;
-  const auto load_next = [&](std::int64_t at) {
-    if (at >= end) return;
-    next_grad.load(args.grad_out + at * args.grad_out_stride, lane, columns);
-    next_input.load(args.input + at * args.input_stride, lane, columns);
-    next_mean = args.mean[at];
-    next_rstd = args.rstd[at];
+  // One group of copies for each row, also where there is none.
+  const auto copy_row = [&](std::int64_t at, int stage) {
+    if (at < end) {
+      const T* grad_out = args.grad_out + at * args.grad_out_stride;
+      const T* input = args.input + at * args.input_stride;
+      const T* old = args.grad_input + at * args.grad_input_stride;
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        const int first = Row::first_of(k, lane);
+        if (first >= columns) continue;
+        copy_async(&shared.rows[stage][0][k][thread], grad_out + first);
+        copy_async(&shared.rows[stage][1][k][thread], input + first);
+        if (args.accumulate) copy_async(&shared.rows[stage][2][k][thread], old + first);
+      }
+    }
+    commit_copies();
   };
-  const auto weight_of = [&](int first, float(&values)[size]) {
-    read_pack<T, true>(args.weight, first, columns, values);
-  };
-  load_next(row);
+#pragma unroll
+  for (int ahead = 0; ahead < stages - 1; ++ahead) copy_row(row + ahead * Group::per_block, ahead);
+  float next_mean = row < end ? args.mean[row] : 0.0f, next_rstd = row < end ? args.rstd[row] : 0.0f;
+  int stage = 0, free_stage = stages - 1;
+#pragma unroll 1
   for (; row < end; row += Group::per_block) {
-    const Row grad_out = next_grad, input = next_input;
+    copy_row(row + (stages - 1) * Group::per_block, free_stage);
+    free_stage = stage;
     const float mean = next_mean, rstd = next_rstd;
-    T* grad_input = args.grad_input + row * args.grad_input_stride;
-    Row old;
-    if (args.accumulate) old.load(grad_input, lane, columns);
-    load_next(row + Group::per_block);
+    if (row + Group::per_block < end) {
+      next_mean = args.mean[row + Group::per_block];
+      next_rstd = args.rstd[row + Group::per_block];
+    }
+    wait_for_copies<stages - 1>();
+    const Row grad_out{shared.rows[stage][0]}, input{shared.rows[stage][1]}, old{shared.rows[stage][2]};
+    stage = stage + 1 == stages ? 0 : stage + 1;
+    const auto weight_of = [&](int k, int, float(&values)[size]) { unpack(weight[k], values); };
     float sums[3];
-    row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared);
+    row_sums<T, Group>(grad_out, input, columns, mean, weight_of, sums, shared.reduction);
     const auto old_of = [&](int k, int first, float(&values)[size]) {
       if (args.accumulate) return old.at(k, first, columns, values);
 #pragma unroll
       for (float& value : values) value = 0;
     };
     write_row<T, Group>(
-        grad_out, input, columns, mean, rstd, sums, weight_of, old_of, grad_input,
+        grad_out, input, columns, mean, rstd, sums, weight_of, old_of, args.grad_input + row * args.grad_input_stride,
         [&](int k, int i, int, float weight_term, float bias_term) {
           weight_sums[k][i] += weight_term;
           bias_sums[k][i] += bias_term;
@@ -149,14 +216,17 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
           if (args.sums < 3) return;
 #pragma unroll
           for (int i = 0; i < size / 4; ++i) {
-            float4& sums = own_input_sums[(k * size / 4 + i) * Group::threads];
+            float4& sums = shared.input_sums[k * size / 4 + i][thread];
             const float* terms = written + 4 * i;
             sums = make_float4(sums.x + terms[0], sums.y + terms[1], sums.z + terms[2], sums.w + terms[3]);
           }
         });
   }
 
-  __shared__ float group_sums[Group::per_block > 1 ? 2 * packs * size * Group::lanes : 1];
+  // Groups in order; each leaves its sums for the next where rows were.
+  __syncthreads();
+  float* const group_sums = reinterpret_cast<float*>(shared.rows);
+  static_assert(2 * packs * size * Group::lanes * sizeof(float) <= sizeof shared.rows, "room for a group's sums");
   float* partials = args.partials + blockIdx.x * static_cast<std::int64_t>(args.sums) * columns;
   for (int group = 0; group < Group::per_block; ++group) {
     if (group == Group::index()) {
@@ -191,7 +261,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks<T, p
     if (first >= columns) continue;
 #pragma unroll
     for (int i = 0; i < size / 4; ++i) {
-      const float4* sums = own_input_sums + (k * size / 4 + i) * Group::threads;
+      const float4* sums = shared.input_sums[k * size / 4 + i] + lane;
       float4 sum = sums[0];
       for (int group = 1; group < Group::per_block; ++group) {
         const float4 other = sums[group * Group::lanes];
@@ -217,7 +287,7 @@ __global__ void __launch_bounds__(warp_size* warps) streamed_backward_kernel(con
       for (int sum = 0; sum < args.sums; ++sum) partials[sum * columns + column] = 0;
     }
   }
-  const auto weight_of = [&](int first, float(&values)[size]) {
+  const auto weight_of = [&](int, int first, float(&values)[size]) {
     read_pack<T, false>(args.weight, first, columns, values);
   };
   const std::int64_t begin = blockIdx.x * args.rows_per_block, end = min(args.rows, begin + args.rows_per_block);
@@ -281,14 +351,18 @@ void launch_backward(const Context& context, const LayerNormBackward& args, cons
   const bool whole = values.columns % packed_size<T> == 0 && rows_are_packed<T>(args.grad_out) &&
                      rows_are_packed<T>(args.input) && rows_are_packed<T>(args.weight) &&
                      rows_are_packed<T>(args.grad_input);
-  dispatch_row_shape<T>(values.columns, whole, [&](auto shape) {
+  dispatch_row_shape<T>(BackwardShapes{}, values.columns, whole, [&](auto shape) {
     constexpr int packs = decltype(shape)::packs, warps = decltype(shape)::warps;
     const cudaStream_t stream = stream_of(context.stream());
     const unsigned grid = static_cast<unsigned>(blocks.count);
     if constexpr (packs == 0) {
       streamed_backward_kernel<T, warps><<<grid, warp_size * warps, 0, stream>>>(values);
     } else {
-      layernorm_backward_kernel<T, packs, warps><<<grid, RowGroup<warps>::threads, 0, stream>>>(values);
+      const auto kernel = layernorm_backward_kernel<T, packs, warps>;
+      constexpr int shared_bytes = sizeof(BackwardShared<T, packs, warps>);
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+            "cudaFuncSetAttribute");
+      kernel<<<grid, RowGroup<warps>::threads, shared_bytes, stream>>>(values);
     }
     check_launch("layernorm_backward");
   });

@@ -8,18 +8,27 @@
 
 namespace greyhound::cuda {
 
-// A group of one warp, of which a block holds several; or of more warps, which are the block.
+// A group of warps; a block holds as many as four warps make, or one of more warps.
 template <int warps>
 struct RowGroup {
   static constexpr int lanes = warp_size * warps;
-  static constexpr int threads = warps == 1 ? 4 * warp_size : lanes;  // of a block
+  static constexpr int threads = warps < 4 ? 4 * warp_size : lanes;  // of a block
   static constexpr int per_block = threads / lanes;
 
   __device__ static int lane() { return threadIdx.x % lanes; }
   __device__ static int index() { return threadIdx.x / lanes; }  // of the group in its block
 
+  // Waits for the group's other warps; what they wrote to shared memory before it can be read after it.
+  __device__ static void wait() {
+    if constexpr (per_block == 1) {
+      __syncthreads();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(index() + 1), "n"(lanes) : "memory");
+    }
+  }
+
   // Sums each value over the group's lanes in a fixed order; every lane gets the same. All lanes of the group call it.
-  // `shared` has warps * count entries.
+  // `shared`: the block's, per_block * warps * count entries; not used by a group of one warp.
   template <int count>
   __device__ static void sum(float (&values)[count], float* shared) {
 #pragma unroll
@@ -28,13 +37,14 @@ struct RowGroup {
       for (float& value : values) value += __shfl_xor_sync(0xffffffffu, value, offset);
     }
     if constexpr (warps > 1) {
-      const int warp = threadIdx.x / warp_size;
-      __syncthreads();  // what an earlier call left has been read
+      shared += index() * warps * count;
+      const int warp = lane() / warp_size;
+      wait();  // what an earlier call left has been read
       if (threadIdx.x % warp_size == 0) {
 #pragma unroll
         for (int i = 0; i < count; ++i) shared[warp * count + i] = values[i];
       }
-      __syncthreads();
+      wait();
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         values[i] = 0;
@@ -124,31 +134,31 @@ __device__ inline void write_pack(T* row, int first, int columns, const float (&
   }
 }
 
+// Warps of a group, and packs of a row that a lane has: 0 where the row is not held.
 template <int packs_, int warps_>
 struct RowShape {
   static constexpr int packs = packs_, warps = warps_;
 };
+template <class... Shapes>
+struct RowShapes {};
 
-// Calls function(RowShape<packs per lane, warps per row>{}); packs 0 where a row does not fit the registers, or is not
-// made of full aligned packs (`whole`). The warps follow from the row's length alone.
-template <class T, class Function>
-void dispatch_row_shape(std::int64_t columns, bool whole, Function&& function) {
+// Calls function(shape) with the first of `shapes` that holds a row of `columns`, without packs where the row is not
+// made of full aligned packs (`whole`), or with RowShape<0, 8> where none holds it. The warps follow from the row's
+// length alone, and with them the order of sums over a row.
+template <class T, class Function, class... Shapes>
+void dispatch_row_shape(RowShapes<Shapes...>, std::int64_t columns, bool whole, Function&& function) {
   const std::int64_t packs = (columns + packed_size<T> - 1) / packed_size<T>;
-  if (packs <= 128) {
-    if (!whole) return function(RowShape<0, 1>{});
-    if (packs <= 32) return function(RowShape<1, 1>{});
-    if (packs <= 64) return function(RowShape<2, 1>{});
-    if (packs <= 96) return function(RowShape<3, 1>{});
-    return function(RowShape<4, 1>{});
-  }
-  if (packs <= 512) {
-    if (!whole) return function(RowShape<0, 4>{});
-    if (packs <= 256) return function(RowShape<2, 4>{});
-    if (packs <= 384) return function(RowShape<3, 4>{});
-    return function(RowShape<4, 4>{});
-  }
-  if (!whole || packs > 1024) return function(RowShape<0, 8>{});
-  return function(RowShape<4, 8>{});
+  const auto holds = [&](auto shape) {
+    using Shape = decltype(shape);
+    if (packs > Shape::packs * Shape::warps * warp_size) return false;
+    if (whole) {
+      function(shape);
+    } else {
+      function(RowShape<0, Shape::warps>{});
+    }
+    return true;
+  };
+  if (!(holds(Shapes{}) || ...)) function(RowShape<0, 8>{});
 }
 
 }  // namespace greyhound::cuda

@@ -18,7 +18,8 @@ struct Case {
   bool bias = true;
 };
 
-// Rows in one warp's registers, in those of four and of eight, and rows too long or too odd for them.
+// Rows of one, two, four and eight warps, a few and so many that each warp makes several, and rows too long or too odd
+// to be held.
 std::vector<Case> cases() {
   std::vector<Case> all = {{5, 1024},
                            {5, 2048},
@@ -32,7 +33,15 @@ std::vector<Case> cases() {
                            {9000, 8},
                            {40, 768, 0, 0, 1e4},
                            {33, 17, 3, 1, -3.5},
-                           {6, 1600, 0, 0, 100}};
+                           {6, 1600, 0, 0, 100},
+                           {7000, 200},
+                           {3500, 512},
+                           {2000, 768},
+                           {1500, 1024},
+                           {1000, 1280},
+                           {1000, 2048},
+                           {500, 2560},
+                           {500, 4096}};
   for (std::int64_t rows : {1, 2, 3, 127}) {
     for (std::int64_t columns : {1, 3, 17, 64, 100, 768, 1600}) {
       all.push_back({rows, columns});
