@@ -35,7 +35,7 @@ template <class T, bool packed>
 struct InputRows {
   using Element = T;
   using Held = Packed<T>;
-  static constexpr int at_once = turn_rows, resident_blocks = 2;
+  static constexpr int at_once = 4, resident_blocks = 4;
   const T* input;
   std::int64_t stride;
   __device__ Held load(std::int64_t row, int first, int columns) const {
