@@ -21,7 +21,7 @@ inline bool normalizes(const Plan& plan) {
 
 struct ChunkBuffers {
   RowResults rows;
-  Tensor tile;          // [chunk_rows, V], rows aligned to 16 bytes
+  Tensor tile;          // [chunk_rows, V]; rows begin at 128 bytes, a line of a GPU's caches
   Tensor valid_inputs;  // [chunk_rows, D]: inputs with zeros in rows that do not count; with grad_weight
   Tensor accumulator;   // [V, D] fp32; see needs_accumulator
   Tensor row_upstream;  // [N] fp32; see normalizes
@@ -31,7 +31,7 @@ struct ChunkBuffers {
   template <class Take>
   static ChunkBuffers make(const Plan& plan, Take&& take) {
     const LinearShape& shape = plan.shape;
-    const std::int64_t granule = 16 / static_cast<std::int64_t>(size_of(shape.dtype));
+    const std::int64_t granule = 128 / static_cast<std::int64_t>(size_of(shape.dtype));
     const std::int64_t stride = (shape.vocab + granule - 1) / granule * granule;
     ChunkBuffers buffers;
     buffers.rows = RowResults::make(shape.tokens, take);
