@@ -215,6 +215,7 @@ void step(const Context& given, const StepOptions& options, const Facts& facts) 
   }
   if (cuda) report.peak_flops = bf16_peak_flops(cuda_device_info(context.device().index).name).value_or(0);
 
+  if (cuda && options.tuned) report.tuned_products = run.trainer->tune_products();
   run.time(4);  // makes what is made once: handles, and from the third step on the graphs of both buffers
   const double one = run.time(1).front();
   report.steps = static_cast<int>(std::clamp(1e3 * options.seconds / one, 3.0, 200.0));

@@ -76,6 +76,7 @@ void write_step(const std::string& path, const StepReport& report) {
             {"micro_batch", report.micro_batch},
             {"block_size", report.block},
             {"accumulation", report.accumulation},
+            {"tuned_products", report.tuned_products},
             {"cuda_graphs", report.graphs},
             {"parameters", report.parameters},
             {"tokens_per_second", report.tokens_per_second},

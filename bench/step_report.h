@@ -12,6 +12,7 @@ namespace greyhound::bench {
 struct StepReport {
   std::string model, device, precision, recompute;
   std::int64_t ranks = 1, micro_batch = 0, block = 0, accumulation = 0, parameters = 0;
+  std::int64_t tuned_products = 0;  // matrix products whose algorithms were timed before
   bool graphs = false;            // the micro-batches of a timed step were CUDA graphs; those of an observed one never
   std::int64_t memory_bytes = 0;  // of the plan
   std::int64_t resident_bytes = 0;  // the most that the process had in memory; 0: not a CPU's

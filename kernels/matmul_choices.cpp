@@ -132,6 +132,20 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text) {
   return choices;
 }
 
+TuneMatmuls::TuneMatmuls(const Context& context) : context_(context) {
+  if (!context_.device().is_cuda()) return;
+  before_ = cuda::tunes_new_matmuls(context_);
+  cuda::tune_new_matmuls(context_, true);
+}
+
+TuneMatmuls::~TuneMatmuls() {
+  if (context_.device().is_cuda()) cuda::tune_new_matmuls(context_, before_);
+}
+
+bool has_matmul_choice(const Context& context, const Matmul& args) {
+  return context.device().is_cuda() && cuda::has_matmul_choice(context, args);
+}
+
 std::string save_matmul_choices(const Context& context) {
   std::string text;
   run_on_device(

@@ -12,15 +12,38 @@ namespace greyhound {
 // On CUDA, matmul takes the first algorithm that cuBLASLt's heuristic offers for a shape, unless one was chosen here. A
 // choice belongs to the context (and its copies) and to everything that makes one library call differ from another:
 // shape, dtypes, orientations, row strides, alignments up to 16 bytes, whether there is a bias, and whether alpha comes
-// from the device. It does not depend on the values of alpha and beta. Another choice adds up in another order, so it
-// gives other bits: programs whose results must repeat save the choices that they made and load them again.
-// On the CPU there is nothing to choose: tune_matmul does nothing, saved texts are empty, and no entry applies.
+// from the device. It does not depend on the values of alpha and beta.
+//
+// Tuning changes how long a product takes and nothing else: it chooses among the algorithms that give the bits of the
+// heuristic's first, compared on the operands that it is given. Choices are saved so that they need not be timed again.
+// On the CPU there is nothing to choose: nothing is tuned, saved texts are empty, and no entry applies.
 
 // Times the library's candidates for this product on the caller's buffers and keeps the fastest; a product with GELU
-// that a kernel of ours makes on Hopper has none. `args` are those of the later matmul calls, with values like theirs
-// (zeros run faster); what `out` and pre_activation hold afterwards is undefined. Takes matmul_workspace_bytes and
-// waits for the stream, many times: not to be called in a CUDA graph capture (a usage Error). Throws as matmul does.
+// that a kernel of ours makes on Hopper has none. A GPU at its power limit lowers its clock, and another algorithm may
+// be the fastest then: large products are repeated until it does. `args` are those of the later matmul calls, with
+// values like theirs (zeros take less power, and the bits of sums of zeros say nothing); what `out` and pre_activation
+// hold afterwards is undefined. Takes matmul_workspace_bytes and waits for the stream, many times: not to be called in
+// a CUDA graph capture (a usage Error). Throws as matmul does.
 GREYHOUND_API void tune_matmul(const Context& context, const Matmul& args, Workspace& workspace);
+
+// As long as it lives, matmul on `context` (and its copies) tunes a product that has no choice before it makes it: one
+// pass over a program's work tunes all products in it. What products with a beta other than 0 leave in `out` is
+// undefined meanwhile, and what tune_matmul says of operands, streams and captures holds for matmul.
+class GREYHOUND_API TuneMatmuls {
+ public:
+  explicit TuneMatmuls(const Context& context);
+  ~TuneMatmuls();
+  TuneMatmuls(const TuneMatmuls&) = delete;
+  TuneMatmuls& operator=(const TuneMatmuls&) = delete;
+
+ private:
+  Context context_;
+  bool before_ = false;
+};
+
+// Whether a choice was made for the product of `args`, or will be since a TuneMatmuls lives. Of a product that the
+// library makes as a whole: dimensions that are multiples of 8, rows that begin at 16 bytes.
+GREYHOUND_API bool has_matmul_choice(const Context& context, const Matmul& args);
 
 // The context's choices, tuned and loaded, as text: one line for each, in an order that depends on the choices alone.
 //

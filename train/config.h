@@ -25,6 +25,7 @@ struct Config {
     std::string device;  // "auto", "cpu" or "cuda"
     DType precision;     // fp32 or bf16
     bool cuda_graphs;
+    bool tune_products;
   } run{};
   struct Model {
     std::int64_t n_layer, n_head, n_embd, block_size;

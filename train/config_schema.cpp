@@ -146,6 +146,10 @@ std::vector<ConfigKey> make_schema() {
         "start the work on a micro-batch as a whole on a GPU, not kernel by kernel; the same bits")
         .also({"use_cuda_graphs", "graphs"})
         .free_on_resume();
+    key("tune_products", &S::tune_products, true,
+        "time the algorithms of a GPU's matrix products before the first step; the same bits")
+        .also({"tune", "autotune"})
+        .free_on_resume();
   }
   {
     Keys key(table, "model", &Config::model);

@@ -1,4 +1,5 @@
 #include <greyhound/core/error.h>
+#include <greyhound/train/cache_folder.h>
 #include <greyhound/train/content_hash.h>
 #include <greyhound/train/input_file.h>
 #include <greyhound/train/number_text.h>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -97,18 +97,6 @@ std::shared_ptr<const TokenFile> open_shard(const std::string& path, const std::
 
 }  // namespace
 
-std::string token_cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string own = variable("GREYHOUND_CACHE"); !own.empty()) return own;
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/greyhound";
-  const std::string home = variable("HOME");
-  if (home.empty()) throw_runtime("no folder for cached tokens: set GREYHOUND_CACHE to one");
-  return home + "/.cache/greyhound";
-}
-
 std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, const Tokenizer& tokenizer) {
   std::string key;
   std::size_t bytes = 0;
@@ -122,13 +110,10 @@ std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, con
         content_hash(concat(cache_version, is_json_lines(path) ? " lines of JSON " : " text ",
                             to_hexadecimal(hash.finish()), content_hash(tokenizer.vocabulary()->to_tokenizer_json())));
   }
-  const std::string folder = token_cache_folder(), shard = folder + "/" + key + ".bin";
+  const std::string folder = cache_folder(), shard = folder + "/" + key + ".bin";
   if (auto tokens = open_shard(path, shard)) return tokens;
 
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    throw_runtime("cannot make the token cache ", folder, " (GREYHOUND_CACHE names another): ", error.message());
+  make_cache_folder();
   const CacheLock lock(folder);
   if (auto tokens = open_shard(path, shard)) return tokens;  // made while this process waited
   if (bytes > long_text)

@@ -9,12 +9,9 @@
 
 namespace greyhound {
 
-// $GREYHOUND_CACHE, or greyhound in $XDG_CACHE_HOME or ~/.cache. Throws a runtime Error when none of them is set.
-std::string token_cache_folder();
-
-// The tokens of a text (or of documents in lines of JSON, see tokenize_files.h) in that folder, under the hash of its
-// contents and of the tokenizer. Where they are missing they are made first, by one process while others wait. Throws a
-// runtime Error for an empty file.
+// The tokens of a text (or of documents in lines of JSON, see tokenize_files.h) in the cache folder, under the hash of
+// its contents and of the tokenizer. Where they are missing they are made first, by one process while others wait.
+// Throws a runtime Error for an empty file.
 std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, const Tokenizer& tokenizer);
 
 }  // namespace greyhound

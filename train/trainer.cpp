@@ -1,10 +1,12 @@
 #include <greyhound/train/trainer.h>
 
+#include <greyhound/kernels/matmul_choices.h>
 #include <greyhound/train/gpt2_import.h>
 #include <greyhound/train/schedule.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace greyhound {
 
@@ -30,6 +32,30 @@ void Trainer::initialize() {
   initialize_weights(context_, config_, buffers_.model.parameters(), optimizer.weights());
   communicator_.broadcast(context_, optimizer.weights());  // hosts may round otherwise
   optimizer.refresh_working_weights(context_);
+}
+
+std::int64_t Trainer::tune_products() {
+  if (context_.device().is_cpu()) return 0;
+  const auto choices = [&] {
+    const std::string text = save_matmul_choices(context_);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const std::int64_t before = choices();
+  const HostBatch rows = loader_.next();
+  loader_.go_to(steps_);
+  StepInfo step;
+  step.seed = static_cast<std::uint64_t>(config_.run.seed);
+  step.step = static_cast<std::uint64_t>(steps_);
+  buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
+  buffers_.batch.set_dropout(step.seed, step.step);
+  buffers_.batch.sums().reset(context_);
+  const Batch batch = buffers_.batch.load(context_, rows.slice(0, plan_.micro_batch));
+  step.denominator = buffers_.batch.denominator();
+  {
+    const TuneMatmuls tuning(context_);
+    buffers_.model.forward_backward(context_, batch, step, buffers_.batch.sums());
+  }
+  return choices() - before;
 }
 
 StepResult Trainer::step() {

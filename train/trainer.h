@@ -43,6 +43,11 @@ class Trainer final : public Stateful {
   // Draws the initial weights from run.seed, or reads model.init_from.
   void initialize();
 
+  // Chooses the fastest algorithm for every matrix product of a step on a GPU, timing them in the work on a micro-batch
+  // whose results nobody takes: bits stay the same (kernels/matmul_choices.h). Before the first step, when the weights
+  // are there; on every rank. Returns how many products got one; those that have a choice keep it.
+  std::int64_t tune_products();
+
   // Reads a step of data, computes the gradients of all micro-batches over all ranks, updates the weights; waits for
   // what became of it.
   StepResult step();

@@ -8,6 +8,7 @@
 #include <greyhound/train/gpu_peak.h>
 #include <greyhound/train/number_text.h>
 #include <greyhound/train/resume.h>
+#include <greyhound/train/tuned_products.h>
 
 #include <cmath>
 
@@ -45,6 +46,7 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
   } else {
     trainer_.initialize();
   }
+  if (config.run.tune_products) tune_products();
   first_step_ = trainer_.steps();
   communicator_.set_timeout(static_cast<double>(config.distributed.timeout_s));
   communicator_.take_exposed_ms();  // setting up is no step's
@@ -58,6 +60,17 @@ TrainingLoop::TrainingLoop(const Context& context, Communicator& communicator, c
                  first_step_);
   }
   saver_.emplace(context, config, run_dir_, start.lock, start.info, parameters, trainer_, start.make_run_files);
+}
+
+void TrainingLoop::tune_products() {
+  if (context_.device().is_cpu()) return;
+  const Clock::time_point begin = Clock::now();
+  load_tuned_products(context_);
+  const std::int64_t tuned = trainer_.tune_products();
+  context_.synchronize();
+  if (tuned == 0 || !communicator_.is_root()) return;
+  spdlog::info("products  the fastest algorithms of {} found in {:.1f} s", tuned, seconds(Clock::now() - begin));
+  save_tuned_products(context_);
 }
 
 void TrainingLoop::run() {

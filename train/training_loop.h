@@ -43,6 +43,7 @@ class TrainingLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void tune_products();
   void log_start() const;
   void train_one_step();
   void write_metrics(const StepMetrics& metrics);

@@ -1,6 +1,7 @@
 #include <greyhound/kernels/cuda/cublaslt.h>
 
 #include <greyhound/core/cuda/cuda_check.h>
+#include <greyhound/kernels/cuda/checksum.h>
 #include <greyhound/kernels/cuda/fastest.h>
 
 #include <algorithm>
@@ -91,6 +92,18 @@ MatmulKey key_of(const Product& p) {
 std::string describe(const MatmulKey& key) {
   return concat("[", key[MatmulKey::m], ", ", key[MatmulKey::k], "] x [", key[MatmulKey::k], ", ", key[MatmulKey::n],
                 "]");
+}
+
+// Whether both cut the sum over K into the same parts, and add these up alike.
+bool cut_alike(const cublasLtMatmulAlgo_t& one, const cublasLtMatmulAlgo_t& other) {
+  for (const auto attribute : {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME}) {
+    std::uint32_t values[2] = {};
+    std::size_t written = 0;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&one, attribute, &values[0], sizeof values[0], &written), "algorithm");
+    check(cublasLtMatmulAlgoConfigGetAttribute(&other, attribute, &values[1], sizeof values[1], &written), "algorithm");
+    if (values[0] != values[1]) return false;
+  }
+  return true;
 }
 
 // Whether the library means that it has nothing for this product.
@@ -214,17 +227,46 @@ cublasStatus_t Products::enqueue(const Context& context, const Product& p, const
 }
 
 bool Products::multiply(const Context& context, const Product& p) {
-  const Call& call = prepared(p, key_of(p));
+  const MatmulKey key = key_of(p);
+  if (tunes_new_ && choices_.count(key) == 0) tune(context, p);
+  const Call& call = prepared(p, key);
   if (!call.available) return false;
   check(enqueue(context, p, call, call.algorithm), "product");
   return true;
+}
+
+bool Products::has_choice(const Product& p) const { return tunes_new_ || choices_.count(key_of(p)) > 0; }
+
+// The candidates that start and give the bits of the first that does, on these operands: those that cut the sum over K
+// alike, whatever their tiles.
+std::vector<cublasLtMatmulAlgo_t> Products::alike(const Context& context, const Product& p, const Call& call,
+                                                  const std::vector<cublasLtMatmulAlgo_t>& algorithms) const {
+  const cudaStream_t stream = stream_of(context.stream());
+  const bool adds_to_out = p.beta != 0 && p.from.data == p.to.data;
+  const std::size_t width = static_cast<std::size_t>(p.to.columns()) * size_of(p.to.dtype);
+  const std::size_t pitch = static_cast<std::size_t>(stride_of(p.to)) * size_of(p.to.dtype);
+  std::vector<cublasLtMatmulAlgo_t> same;
+  std::uint64_t first = 0;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+    if (!same.empty() && !cut_alike(same.front(), algorithm)) continue;
+    if (adds_to_out) {
+      cuda::check(cudaMemset2DAsync(p.to.data, pitch, 0, width, static_cast<std::size_t>(p.to.rows()), stream),
+                  "tuning");
+    }
+    if (enqueue(context, p, call, algorithm) != CUBLAS_STATUS_SUCCESS) continue;
+    const std::uint64_t bits = checksum(stream, p.to, p.workspace);
+    if (same.empty()) first = bits;
+    if (bits == first) same.push_back(algorithm);
+  }
+  return same;
 }
 
 bool Products::tune(const Context& context, const Product& p) {
   constexpr int most_candidates = 100;
   const MatmulKey key = key_of(p);
   const Call call(p, key);
-  const std::vector<cublasLtMatmulAlgo_t> algorithms = call.candidates(handle_, key, most_candidates);
+  const std::vector<cublasLtMatmulAlgo_t> algorithms =
+      alike(context, p, call, call.candidates(handle_, key, most_candidates));
   const int best = fastest(stream_of(context.stream()), static_cast<int>(algorithms.size()), [&](int i) {
     return enqueue(context, p, call, algorithms[static_cast<std::size_t>(i)]) == CUBLAS_STATUS_SUCCESS;
   });

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace greyhound::cuda {
 
@@ -42,9 +43,17 @@ class Products {
   // look the answer up. Throws where the library refuses a loaded algorithm.
   bool multiply(const Context& context, const Product& product);
 
-  // Times the heuristic's candidates and keeps the fastest for later products of this shape. False, with no choice
-  // made, where the library has none. Waits for the stream.
+  // Times the heuristic's candidates, those that give the bits of the first on these operands, and keeps the fastest
+  // for later products of this shape. False, with no choice made, where the library has none. Waits for the stream;
+  // what `to` holds afterwards is undefined.
   bool tune(const Context& context, const Product& product);
+
+  // From here on, multiply() tunes a product that has no choice yet before it makes it.
+  void tune_new(bool wanted) { tunes_new_ = wanted; }
+  bool tunes_new() const { return tunes_new_; }
+
+  // Whether multiply() would take a choice for this product, or make one. Looks at all but the values of pointers.
+  bool has_choice(const Product& product) const;
 
   const std::map<MatmulKey, cublasLtMatmulAlgo_t>& choices() const { return choices_; }
   void choose(const MatmulKey& key, const cublasLtMatmulAlgo_t& algorithm);
@@ -58,7 +67,11 @@ class Products {
   cublasStatus_t enqueue(const Context& context, const Product& product, const Call& call,
                          const cublasLtMatmulAlgo_t& algorithm) const;
 
+  std::vector<cublasLtMatmulAlgo_t> alike(const Context& context, const Product& product, const Call& call,
+                                          const std::vector<cublasLtMatmulAlgo_t>& algorithms) const;
+
   cublasLtHandle_t handle_ = nullptr;
+  bool tunes_new_ = false;
   std::map<MatmulKey, cublasLtMatmulAlgo_t> choices_;  // tuned and loaded
   std::map<MatmulKey, std::unique_ptr<Call>> calls_;   // seen
 };

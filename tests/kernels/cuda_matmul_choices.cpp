@@ -107,6 +107,72 @@ TEST_CASE("tuned products are right, and loaded choices give their bits" * docte
   }
 }
 
+TEST_CASE("tuning changes no bit of a product" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  // Few outputs of long sums too, which the library cuts into parts.
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    for (const Size& size : {Size{}, Size{64, 72, 8192}, Size{768, 768, 16384}, Size{2048, 3072, 768}, Size{8, 8, 8}}) {
+      CAPTURE(std::string(name_of(dtype)));
+      CAPTURE(size.k);
+      const Context context = Context::cuda();
+      Product product(context, dtype, size);
+      const HostTensor untuned = product.run();
+      product.tune();
+      CHECK(product.run().bytes() == untuned.bytes());
+    }
+  }
+}
+
+TEST_CASE("TuneMatmuls: products are tuned where they are met" * doctest::test_suite("cuda")) {
+  if (!have_device()) return;
+  const Context context = Context::cuda();
+  Product product(context, DType::bf16), other(context, DType::bf16, {64, 72, 8192}),
+      third(context, DType::bf16, {72, 64, 136});
+  const HostTensor untuned = product.run();
+  CHECK(save_matmul_choices(context).empty());
+  CHECK_FALSE(has_matmul_choice(context, product.args()));
+  {
+    const TuneMatmuls outer(context);
+    { const TuneMatmuls inner(context.with_stream(nullptr)); }
+    CHECK(has_matmul_choice(context, product.args()));
+    CHECK(product.run().bytes() == untuned.bytes());
+    product.run();
+    CHECK(lines(save_matmul_choices(context)) == 1);
+    other.check(other.run());
+  }
+  const std::string text = save_matmul_choices(context);
+  CHECK(lines(text) == 2);
+  CHECK(has_matmul_choice(context, product.args()));
+  CHECK_FALSE(has_matmul_choice(context, third.args()));
+  third.check(third.run());
+  CHECK(save_matmul_choices(context) == text);
+
+  // What is added to a matrix: garbage while it is tuned, right afterwards.
+  const HostTensor a = HostTensor::random(DType::bf16, {40, 64}, 4, -1, 1),
+                   start = HostTensor::random(DType::fp32, {64, 64}, 5);
+  const Placed operand(context, a);
+  Matmul sum;
+  sum.a = operand;
+  sum.b = operand;
+  sum.transpose_a = true;
+  sum.beta = 1;
+  const auto added = [&](const Context& on) {
+    const Placed out(on, start);
+    sum.out = out;
+    GuardedWorkspace scratch(on, matmul_workspace_bytes(on, sum));
+    matmul(on, sum, scratch.workspace);
+    on.synchronize();
+    return out.back();
+  };
+  const HostTensor want = added(context);
+  {
+    const TuneMatmuls tuning(context);
+    added(context);
+  }
+  CHECK(lines(save_matmul_choices(context)) == 3);
+  CHECK(added(context).bytes() == want.bytes());
+}
+
 TEST_CASE("choices of another device or library, malformed ones, refused ones" * doctest::test_suite("cuda")) {
   if (!have_device()) return;
   const Context context = Context::cuda(), other = Context::cuda();

@@ -5,6 +5,8 @@
 #include <greyhound/loss/loss.h>
 #include <tests/cuda_support.h>
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -18,22 +20,25 @@ struct Case {
   std::int64_t rows = 100, hidden = 64, vocab = 1000;
   bool bias = false;
   std::int64_t choices = 0;  // that tune makes: products of a full chunk and of the last one
+  std::int64_t padded = 0;   // rows of the weight, behind the vocabulary NaN; 0: none
+
+  std::int64_t stored() const { return padded > 0 ? padded : vocab; }
 };
 
 // One call's memory.
 struct Call {
   Call(const Context& context, const Case& c)
       : inputs(context, HostTensor::random(c.dtype, {c.rows, c.hidden}, 61, -1, 1)),
-        weight(context, HostTensor::random(c.dtype, {c.vocab, c.hidden}, 62, -0.5, 0.5)),
-        bias(context, c.bias ? HostTensor::random(DType::fp32, {c.vocab}, 63, -0.5, 0.5) : HostTensor()),
+        weight(context, weight_of(c)),
+        bias(context, c.bias ? HostTensor::random(DType::fp32, {c.stored()}, 63, -0.5, 0.5) : HostTensor()),
         index(context, targets(c)),
         grad_input(context, HostTensor(c.dtype, {c.rows, c.hidden})),
-        grad_weight(context, HostTensor(DType::fp32, {c.vocab, c.hidden})),
+        grad_weight(context, HostTensor(DType::fp32, {c.stored(), c.hidden})),
         storage(context, loss::LossSums::bytes, 0),
         sums(context, storage.data()) {
     loss::PlanOptions options;
     options.chunk_rows = 64;
-    plan = loss::plan_chunked_linear_loss(context, {c.rows, c.hidden, c.vocab, c.dtype}, options);
+    plan = loss::plan_chunked_linear_loss(context, {c.rows, c.hidden, c.vocab, c.dtype, c.padded}, options);
     scratch = std::make_unique<GuardedWorkspace>(context, plan.workspace_bytes);
   }
 
@@ -50,6 +55,13 @@ struct Call {
     return report;
   }
 
+  static HostTensor weight_of(const Case& c) {
+    HostTensor weight = HostTensor::random(c.dtype, {c.stored(), c.hidden}, 62, -0.5, 0.5);
+    for (std::int64_t i = c.vocab * c.hidden; i < c.stored() * c.hidden; ++i) {
+      weight.set(i, std::numeric_limits<double>::quiet_NaN());
+    }
+    return weight;
+  }
   static HostTensor targets(const Case& c) {
     HostTensor index(DType::int32, {c.rows});
     for (std::int64_t row = 0; row < c.rows; ++row) index.set_index(row, row % 7 == 1 ? -100 : row * 31 % c.vocab);
@@ -62,12 +74,6 @@ struct Call {
   loss::Plan plan;
   std::unique_ptr<GuardedWorkspace> scratch;
 };
-
-void check_close(const char* name, const Placed& one, const Placed& other, double relative) {
-  double largest = 0;
-  for (double value : other.back().values()) largest = std::max(largest, std::fabs(value));
-  check_agree(name, one.back(), other.back(), 1e-5, relative * largest);
-}
 
 void check_same_bits(const Call& one, const Call& other) {
   CHECK(one.grad_input.back().bytes() == other.grad_input.back().bytes());
@@ -101,11 +107,15 @@ class Stream {
 
 }  // namespace
 
-TEST_CASE("tuned calls agree with untuned ones, and loaded choices give their bits" * doctest::test_suite("cuda")) {
+TEST_CASE("tuned calls have the bits of untuned ones, and so have those with loaded choices" *
+          doctest::test_suite("cuda")) {
   if (!have_device()) return;
   // Three products for each chunk length; fp16 tunes the two of the gradients with and without alpha on the device.
-  for (const Case& c : {Case{DType::bf16, 100, 64, 1000, false, 6}, Case{DType::bf16, 64, 64, 1031, true, 3},
-                        Case{DType::fp16, 100, 72, 1000, true, 10}, Case{DType::fp32, 100, 20, 77, false, 6}}) {
+  for (const Case& c :
+       {Case{DType::bf16, 100, 64, 1000, false, 6}, Case{DType::bf16, 64, 64, 1031, true, 3},
+        Case{DType::fp16, 100, 72, 1000, true, 10}, Case{DType::fp32, 100, 20, 77, false, 6},
+        Case{DType::bf16, 100, 64, 1001, true, 6, 1024}, Case{DType::bf16, 64, 64, 1001, false, 3, 1008},
+        Case{DType::fp32, 100, 20, 77, true, 6, 128}}) {
     INFO("dtype " << std::string(name_of(c.dtype)) << ", vocabulary " << c.vocab);
     const Context untuned = Context::cuda(), tuned = Context::cuda(), loaded = Context::cuda();
     Call first(untuned, c), second(tuned, c), third(loaded, c);
@@ -114,11 +124,10 @@ TEST_CASE("tuned calls agree with untuned ones, and loaded choices give their bi
     const std::string text = save_matmul_choices(tuned);
     CHECK(std::count(text.begin(), text.end(), '\n') == c.choices);
     const loss::Report got = second.run(tuned);
-    const double relative = c.dtype == DType::fp32 ? 5e-6 : c.dtype == DType::bf16 ? 1e-2 : 2e-3;
     CHECK(got.n_valid == want.n_valid);
-    CHECK(std::fabs(got.ce_sum - want.ce_sum) <= relative * want.ce_sum);
-    check_close("grad_input", second.grad_input, first.grad_input, relative);
-    check_close("grad_weight", second.grad_weight, first.grad_weight, relative);
+    CHECK(std::isfinite(got.ce_sum));
+    CHECK(got.ce_sum == want.ce_sum);
+    check_same_bits(second, first);
 
     CHECK(load_matmul_choices(loaded, text) == c.choices);
     CHECK(third.run(loaded).ce_sum == got.ce_sum);

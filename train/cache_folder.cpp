@@ -1,0 +1,31 @@
+#include <greyhound/train/cache_folder.h>
+
+#include <greyhound/core/error.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+namespace greyhound {
+
+std::string cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::string own = variable("GREYHOUND_CACHE"); !own.empty()) return own;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/greyhound";
+  const std::string home = variable("HOME");
+  if (home.empty()) throw_runtime("no folder for what is kept between runs: set GREYHOUND_CACHE to one");
+  return home + "/.cache/greyhound";
+}
+
+std::string make_cache_folder() {
+  const std::string folder = cache_folder();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_runtime("cannot make the folder ", folder, " (GREYHOUND_CACHE names another): ", error.message());
+  return folder;
+}
+
+}  // namespace greyhound
