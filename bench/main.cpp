@@ -53,8 +53,7 @@ CLI::App* add_step(CLI::App& app, bench::StepOptions& options, std::string& devi
   step->add_option("--accumulation", options.accumulation, "Micro-batches of a step; 0: the model's")->check(count);
   step->add_option("--recompute", options.recompute, "As train.recompute");
   step->add_option("--precision", options.precision, "As run.precision (default: bf16 on cuda, fp32 on cpu)");
-  step->add_flag("!--no-tuning", options.tuned,
-                 "On CUDA, take the algorithms that the library offers first for products");
+  step->add_flag("--tune", options.tuned, "On CUDA, time the products' algorithms before the first step");
   step->add_flag("!--no-graphs", options.graphs, "On CUDA, time a step that is enqueued kernel by kernel");
   // A comparison that NaN does not pass.
   const auto some_time = [](const std::string& text) {

@@ -13,7 +13,7 @@ struct StepOptions {
   // What is not given is the model's.
   std::int64_t micro_batch = 0, block = 0, accumulation = 0;
   std::string recompute, precision;
-  bool tuned = true;    // as run.tune_products, anew
+  bool tuned = false;   // as run.tune_products, anew
   bool graphs = true;   // as run.cuda_graphs, for the step as a whole
   double seconds = 10;  // of timed steps, about
   std::string json;     // where to write the figures; empty: nowhere

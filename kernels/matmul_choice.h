@@ -59,7 +59,6 @@ namespace cuda {
 void tune_matmul(const Context&, const Matmul&, Workspace&);
 void tune_new_matmuls(const Context&, bool wanted);
 bool tunes_new_matmuls(const Context&);
-bool has_matmul_choice(const Context&, const Matmul&);
 std::vector<MatmulChoice> matmul_choices(const Context&);
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&);
 }  // namespace cuda

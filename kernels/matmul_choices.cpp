@@ -142,10 +142,6 @@ TuneMatmuls::~TuneMatmuls() {
   if (context_.device().is_cuda()) cuda::tune_new_matmuls(context_, before_);
 }
 
-bool has_matmul_choice(const Context& context, const Matmul& args) {
-  return context.device().is_cuda() && cuda::has_matmul_choice(context, args);
-}
-
 std::string save_matmul_choices(const Context& context) {
   std::string text;
   run_on_device(

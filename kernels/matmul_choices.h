@@ -41,10 +41,6 @@ class GREYHOUND_API TuneMatmuls {
   bool before_ = false;
 };
 
-// Whether a choice was made for the product of `args`, or will be since a TuneMatmuls lives. Of a product that the
-// library makes as a whole: dimensions that are multiples of 8, rows that begin at 16 bytes.
-GREYHOUND_API bool has_matmul_choice(const Context& context, const Matmul& args);
-
 // The context's choices, tuned and loaded, as text: one line for each, in an order that depends on the choices alone.
 //
 //   "NVIDIA H200" cublaslt=120804 m=2048 n=128256 k=4096 a=bf16 out=bf16 ... algorithm=<128 hexadecimal digits>

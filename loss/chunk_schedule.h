@@ -6,8 +6,6 @@
 #include <greyhound/loss/plan.h>
 #include <greyhound/loss/row_arguments.h>
 
-#include <algorithm>
-
 namespace greyhound::loss {
 
 // bf16 and fp16 buffers of grad_weight are summed up in fp32 elsewhere, unless one product makes the whole sum.
@@ -61,15 +59,6 @@ inline Matmul logits_product(const ConstTensor& inputs, const ConstTensor& weigh
   product.bias = bias;
   product.out = tile;
   return product;
-}
-
-// The same with the columns behind V that weight [P, D] and the tile's rows have room for: whole cache lines. The tile
-// has V columns; what stands behind them is nobody's.
-inline Matmul padded_logits_product(const ConstTensor& inputs, const ConstTensor& weight, const ConstTensor& bias,
-                                    const Tensor& tile) {
-  const std::int64_t columns = std::min(weight.rows(), tile.row_stride);
-  const Tensor wide(tile.data, tile.dtype, Shape{tile.rows(), columns}, tile.row_stride, tile.device);
-  return logits_product(inputs, weight.row_range(0, columns), bias ? bias.slice(0, Shape{columns}) : bias, wide);
 }
 
 // grad_input [rows, D] = alpha * dlogits [rows, V] x weight [V, D] + beta * grad_input.

@@ -2,7 +2,6 @@
 
 #include <greyhound/kernels/elementwise.h>
 #include <greyhound/kernels/linear_loss.h>
-#include <greyhound/kernels/matmul_choices.h>
 
 namespace greyhound::loss {
 
@@ -77,14 +76,9 @@ void ChunkedCall::begin_gradients() {
   if (gradients_.bias && !gradients_.bias.accumulate) zero(context_, gradients_.bias.tensor);
 }
 
-// A vocabulary such as 50257 costs a product the library's best algorithms, and one column a kernel of its own. Padded
-// columns take both away, but the first of the heuristic is slower with them: they are for products that were tuned.
 Tensor ChunkedCall::make_logits(std::int64_t first, std::int64_t count) {
   const Tensor tile = buffers_.tile.row_range(0, count);
-  const ConstTensor inputs = in_.inputs.row_range(first, count);
-  const Matmul padded = padded_logits_product(inputs, in_.weight, in_.bias, tile);
-  const bool pays = padded.out.columns() > tile.columns() && has_matmul_choice(context_, padded);
-  product(pays ? padded : logits_product(inputs, weight_, bias_, tile));
+  product(logits_product(in_.inputs.row_range(first, count), weight_, bias_, tile));
   return tile;
 }
 

@@ -23,9 +23,7 @@ std::size_t products_bytes(const Context& context, const Plan& plan, std::int64_
   const bool in_fp32 = needs_accumulator(plan.options, plan.chunks);
   const Tensor grad_weight = stand_in(in_fp32 ? DType::fp32 : plan.options.grad_weight_dtype, weight.shape);
 
-  const Tensor stored = stand_in(shape.dtype, Shape{shape.padded_vocab, shape.hidden});
-  std::size_t bytes = std::max(matmul_workspace_bytes(context, logits_product(inputs, weight, {}, tile)),
-                               matmul_workspace_bytes(context, padded_logits_product(inputs, stored, {}, tile)));
+  std::size_t bytes = matmul_workspace_bytes(context, logits_product(inputs, weight, {}, tile));
   if (plan.options.grad_input) {
     bytes = std::max(bytes, matmul_workspace_bytes(context, grad_input_product(tile, weight, inputs, {}, 0)));
   }

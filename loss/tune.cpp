@@ -24,17 +24,16 @@ struct Operands {
   static Operands make(const Plan& plan, bool with_bias, Take&& take) {
     const LinearShape& shape = plan.shape;
     const Shape rows{plan.chunk_rows, shape.hidden}, weight{shape.vocab, shape.hidden};
-    const Shape stored{shape.padded_vocab, shape.hidden};
     Operands made;
     made.chunk = ChunkBuffers::make(plan, take);
     made.inputs = plan.options.grad_weight ? made.chunk.valid_inputs : take(shape.dtype, rows);
-    made.weight = take(shape.dtype, stored);
+    made.weight = take(shape.dtype, weight);
     if (plan.options.grad_input) made.grad_input = take(shape.dtype, rows);
     if (plan.options.grad_weight) {
       made.grad_weight = needs_accumulator(plan.options, plan.chunks) ? made.chunk.accumulator
                                                                       : take(plan.options.grad_weight_dtype, weight);
     }
-    if (with_bias) made.bias = take(DType::fp32, Shape{shape.padded_vocab});
+    if (with_bias) made.bias = take(DType::fp32, Shape{shape.vocab});
     return made;
   }
 };
@@ -87,13 +86,11 @@ void tune_product(const Context& context, const Matmul& product, Workspace& work
 // The products of a chunk of `rows` rows. The logits come last: they write over the tile that the others read.
 void tune_chunk(const Context& context, const Plan& plan, const Operands& operands, std::int64_t rows,
                 Workspace& workspace) {
-  const std::int64_t vocab = plan.shape.vocab;
   const Tensor tile = operands.chunk.tile.row_range(0, rows), inputs = operands.inputs.row_range(0, rows);
-  const Tensor weight = operands.weight.row_range(0, vocab);
   const auto tune_gradients = [&](const ConstTensor& alpha) {
     if (plan.options.grad_input) {
       const Tensor grad_input = operands.grad_input.row_range(0, rows);
-      tune_product(context, grad_input_product(tile, weight, grad_input, alpha, 0), workspace);
+      tune_product(context, grad_input_product(tile, operands.weight, grad_input, alpha, 0), workspace);
     }
     if (plan.options.grad_weight) {
       tune_product(context, grad_weight_product(tile, inputs, operands.grad_weight, alpha, 1), workspace);
@@ -101,9 +98,7 @@ void tune_chunk(const Context& context, const Plan& plan, const Operands& operan
   };
   tune_gradients({});
   if (normalizes(plan)) tune_gradients(operands.chunk.alpha);  // a loss of the caller's own takes the others
-  const ConstTensor bias = operands.bias ? ConstTensor(operands.bias.slice(0, Shape{vocab})) : ConstTensor();
-  const Matmul padded = padded_logits_product(inputs, operands.weight, operands.bias, tile);
-  tune_product(context, padded.out.columns() > vocab ? padded : logits_product(inputs, weight, bias, tile), workspace);
+  tune_product(context, logits_product(inputs, operands.weight, operands.bias, tile), workspace);
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ std::vector<ConfigKey> make_schema() {
         "start the work on a micro-batch as a whole on a GPU, not kernel by kernel; the same bits")
         .also({"use_cuda_graphs", "graphs"})
         .free_on_resume();
-    key("tune_products", &S::tune_products, true,
+    key("tune_products", &S::tune_products, false,
         "time the algorithms of a GPU's matrix products before the first step; the same bits")
         .also({"tune", "autotune"})
         .free_on_resume();

@@ -235,8 +235,6 @@ bool Products::multiply(const Context& context, const Product& p) {
   return true;
 }
 
-bool Products::has_choice(const Product& p) const { return tunes_new_ || choices_.count(key_of(p)) > 0; }
-
 // The candidates that start and give the bits of the first that does, on these operands: those that cut the sum over K
 // alike, whatever their tiles.
 std::vector<cublasLtMatmulAlgo_t> Products::alike(const Context& context, const Product& p, const Call& call,

@@ -52,9 +52,6 @@ class Products {
   void tune_new(bool wanted) { tunes_new_ = wanted; }
   bool tunes_new() const { return tunes_new_; }
 
-  // Whether multiply() would take a choice for this product, or make one. Looks at all but the values of pointers.
-  bool has_choice(const Product& product) const;
-
   const std::map<MatmulKey, cublasLtMatmulAlgo_t>& choices() const { return choices_; }
   void choose(const MatmulKey& key, const cublasLtMatmulAlgo_t& algorithm);
 

@@ -124,27 +124,19 @@ ConstTensor bias_of(const Context& context, const Matmul& args, Workspace& works
   return converted;
 }
 
-// What the library makes of a product, without its workspace, converted bias and scalars.
-Product product_of(const Matmul& args) {
-  Product product{};
-  product.a = args.a;
-  product.b = args.b;
-  product.from = args.out;
-  product.to = args.pre_activation ? args.pre_activation : args.out;
-  product.transpose_a = args.transpose_a;
-  product.transpose_b = args.transpose_b;
-  product.alpha = args.alpha;
-  product.beta = args.beta;
-  product.bias = args.bias.data;
-  product.scalars = args.alpha_factor.as<float>();
-  return product;
-}
-
 // The product with its bias by the library, and the activation by a kernel of ours. False, with `out` untouched, where
 // the library has no algorithm. `tuning`: times the library's algorithms instead, and keeps the best.
 bool library_product(const Context& context, const Matmul& args, Workspace& workspace, bool tuning) {
   const Workspace::Scope scope(workspace);
-  Product product = product_of(args);
+  Product product{};
+  product.a = args.a;
+  product.b = args.b;
+  product.from = args.out;
+  product.to = args.out;
+  product.transpose_a = args.transpose_a;
+  product.transpose_b = args.transpose_b;
+  product.alpha = args.alpha;
+  product.beta = args.beta;
   product.workspace = workspace.take(DType::uint8, {static_cast<std::int64_t>(library_workspace_bytes)}).data;
   product.bias = bias_of(context, args, workspace).data;
   if (args.alpha_factor) {
@@ -155,6 +147,7 @@ bool library_product(const Context& context, const Matmul& args, Workspace& work
     product.scalars = scalars;
   }
   Products& products = products_of(context);
+  if (args.pre_activation) product.to = args.pre_activation;
   if (!(tuning ? products.tune(context, product) : products.multiply(context, product))) return false;
   finish(context, args, product.to);
   return true;
@@ -327,11 +320,6 @@ void tune_new_matmuls(const Context& context, bool wanted) {
 bool tunes_new_matmuls(const Context& context) {
   const DeviceScope device(context);
   return products_of(context).tunes_new();
-}
-
-bool has_matmul_choice(const Context& context, const Matmul& args) {
-  const DeviceScope device(context);
-  return products_of(context).has_choice(product_of(args));
 }
 
 std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {

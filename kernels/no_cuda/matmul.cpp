@@ -10,7 +10,6 @@ std::size_t matmul_workspace_bytes(const Context&, const Matmul&) { throw_no_cud
 void tune_matmul(const Context&, const Matmul&, Workspace&) { throw_no_cuda("tune_matmul"); }
 void tune_new_matmuls(const Context&, bool) { throw_no_cuda("TuneMatmuls"); }
 bool tunes_new_matmuls(const Context&) { throw_no_cuda("TuneMatmuls"); }
-bool has_matmul_choice(const Context&, const Matmul&) { throw_no_cuda("has_matmul_choice"); }
 std::vector<MatmulChoice> matmul_choices(const Context&) { throw_no_cuda("save_matmul_choices"); }
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&) {
   throw_no_cuda("load_matmul_choices");

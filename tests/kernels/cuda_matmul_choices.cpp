@@ -130,11 +130,9 @@ TEST_CASE("TuneMatmuls: products are tuned where they are met" * doctest::test_s
       third(context, DType::bf16, {72, 64, 136});
   const HostTensor untuned = product.run();
   CHECK(save_matmul_choices(context).empty());
-  CHECK_FALSE(has_matmul_choice(context, product.args()));
   {
     const TuneMatmuls outer(context);
     { const TuneMatmuls inner(context.with_stream(nullptr)); }
-    CHECK(has_matmul_choice(context, product.args()));
     CHECK(product.run().bytes() == untuned.bytes());
     product.run();
     CHECK(lines(save_matmul_choices(context)) == 1);
@@ -142,8 +140,6 @@ TEST_CASE("TuneMatmuls: products are tuned where they are met" * doctest::test_s
   }
   const std::string text = save_matmul_choices(context);
   CHECK(lines(text) == 2);
-  CHECK(has_matmul_choice(context, product.args()));
-  CHECK_FALSE(has_matmul_choice(context, third.args()));
   third.check(third.run());
   CHECK(save_matmul_choices(context) == text);
 
