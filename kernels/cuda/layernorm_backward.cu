@@ -102,7 +102,7 @@ __device__ inline void wait_for_copies() {  // all but the last so many groups
 // need no barriers; and sums over rows of what was written to grad_input.
 template <class T, int packs, int warps>
 struct BackwardShared {
-  static constexpr int threads = RowGroup<warps>::threads, lanes = RowGroup<warps>::lanes;
+  static constexpr int threads = RowGroup<warps>::threads;
   static constexpr int operands = 3;                                  // grad_out, input, grad_input as it was
   static constexpr int stages = packs == 1 ? 4 : packs == 2 ? 3 : 2;  // rows of a group, the one at work among them
   static constexpr int quads = packs * packed_size<T> / 4;
@@ -111,25 +111,14 @@ struct BackwardShared {
   float reduction[3 * threads / warp_size];
 };
 
-// A lane's packs of one row in shared memory.
+// A row of BackwardShared.
 template <class T, int packs, int lanes, int threads>
-struct SharedRow {
-  static constexpr bool whole = true;
+struct SharedRow : RowOfPacks<SharedRow<T, packs, lanes, threads>, T, packs, lanes> {
   const uint4 (*held)[threads];  // [packs]
 
-  __device__ static int first_of(int k, int lane) { return (k * lanes + lane) * packed_size<T>; }
+  __device__ explicit SharedRow(const uint4 (*rows)[threads]) : held(rows) {}
   __device__ void at(int k, int, int, float (&values)[packed_size<T>]) const {
     unpack(Packed<T>{held[k][threadIdx.x]}, values);
-  }
-  template <class Body>
-  __device__ void each(int lane, int columns, Body body) const {
-#pragma unroll
-    for (int k = 0; k < packs; ++k) {
-      if (first_of(k, lane) >= columns) continue;
-      float values[packed_size<T>];
-      at(k, 0, 0, values);
-      body(k, first_of(k, lane), values);
-    }
   }
 };
 
@@ -196,7 +185,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks)
       next_rstd = args.rstd[row + Group::per_block];
     }
     wait_for_copies<stages - 1>();
-    const Row grad_out{shared.rows[stage][0]}, input{shared.rows[stage][1]}, old{shared.rows[stage][2]};
+    const Row grad_out(shared.rows[stage][0]), input(shared.rows[stage][1]), old(shared.rows[stage][2]);
     stage = stage + 1 == stages ? 0 : stage + 1;
     const auto weight_of = [&](int k, int, float(&values)[size]) { unpack(weight[k], values); };
     float sums[3];

@@ -55,13 +55,33 @@ struct RowGroup {
   }
 };
 
-// A row of full packs, aligned to 16 bytes: lane l of `lanes` holds packs l, l + lanes, ...
-template <class T, int packs, int lanes>
-struct HeldRow {
+// A row of full packs, aligned to 16 bytes, of which lane l of `lanes` has packs l, l + lanes, ... `Row` says where
+// they are: at(k, first column, columns, values) gives the lane's pack k.
+template <class Row, class T, int packs, int lanes>
+struct RowOfPacks {
   static constexpr bool whole = true;  // no pack reaches beyond the row's end
-  Packed<T> held[packs];
 
   __device__ static int first_of(int k, int lane) { return (k * lanes + lane) * packed_size<T>; }
+  // body(k, first column, values) for the lane's pack k = 0, 1, ...
+  template <class Body>
+  __device__ void each(int lane, int columns, Body body) const {
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      const int first = first_of(k, lane);
+      if (first >= columns) continue;
+      float values[packed_size<T>];
+      static_cast<const Row*>(this)->at(k, first, columns, values);
+      body(k, first, values);
+    }
+  }
+};
+
+// In the lane's registers.
+template <class T, int packs, int lanes>
+struct HeldRow : RowOfPacks<HeldRow<T, packs, lanes>, T, packs, lanes> {
+  using HeldRow::RowOfPacks::first_of;
+  Packed<T> held[packs];
+
   __device__ void load(const T* row, int lane, int columns) {
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
@@ -69,19 +89,7 @@ struct HeldRow {
       held[k].bits = first < columns ? *reinterpret_cast<const uint4*>(row + first) : make_uint4(0, 0, 0, 0);
     }
   }
-  // The lane's pack k, which begins at column `first`.
   __device__ void at(int k, int, int, float (&values)[packed_size<T>]) const { unpack(held[k], values); }
-  // body(k, first column, values) for the lane's pack k = 0, 1, ...
-  template <class Body>
-  __device__ void each(int lane, int columns, Body body) const {
-#pragma unroll
-    for (int k = 0; k < packs; ++k) {
-      if (first_of(k, lane) >= columns) continue;
-      float values[packed_size<T>];
-      unpack(held[k], values);
-      body(k, first_of(k, lane), values);
-    }
-  }
 };
 
 // Any row, read again at every walk; the same elements to the same lanes.
