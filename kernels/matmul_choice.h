@@ -57,8 +57,8 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text);
 
 namespace cuda {
 void tune_matmul(const Context&, const Matmul&, Workspace&);
-void tune_new_matmuls(const Context&, bool wanted);
-bool tunes_new_matmuls(const Context&);
+bool tune_new_matmuls(const Context&);  // whether they were tuned before
+void stop_tuning_new_matmuls(const Context&, bool before) noexcept;
 std::vector<MatmulChoice> matmul_choices(const Context&);
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&);
 }  // namespace cuda

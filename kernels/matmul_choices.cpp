@@ -133,13 +133,11 @@ std::vector<MatmulChoice> parse_matmul_choices(std::string_view text) {
 }
 
 TuneMatmuls::TuneMatmuls(const Context& context) : context_(context) {
-  if (!context_.device().is_cuda()) return;
-  before_ = cuda::tunes_new_matmuls(context_);
-  cuda::tune_new_matmuls(context_, true);
+  if (context_.device().is_cuda()) before_ = cuda::tune_new_matmuls(context_);
 }
 
 TuneMatmuls::~TuneMatmuls() {
-  if (context_.device().is_cuda()) cuda::tune_new_matmuls(context_, before_);
+  if (context_.device().is_cuda()) cuda::stop_tuning_new_matmuls(context_, before_);
 }
 
 std::string save_matmul_choices(const Context& context) {

@@ -14,9 +14,9 @@ namespace greyhound {
 // shape, dtypes, orientations, row strides, alignments up to 16 bytes, whether there is a bias, and whether alpha comes
 // from the device. It does not depend on the values of alpha and beta.
 //
-// Tuning changes how long a product takes and nothing else: it chooses among the algorithms that give the bits of the
-// heuristic's first, compared on the operands that it is given. Choices are saved so that they need not be timed again.
-// On the CPU there is nothing to choose: nothing is tuned, saved texts are empty, and no entry applies.
+// Tuning is to change how long a product takes and nothing else: it chooses among the algorithms that cut the sum over
+// K as the heuristic's first does, and give its bits on the operands at hand. Choices are saved so that they need not
+// be timed again. On the CPU there is nothing to choose: nothing is tuned, saved texts are empty, and no entry applies.
 
 // Times the library's candidates for this product on the caller's buffers and keeps the fastest; a product with GELU
 // that a kernel of ours makes on Hopper has none. A GPU at its power limit lowers its clock, and another algorithm may
@@ -28,7 +28,8 @@ GREYHOUND_API void tune_matmul(const Context& context, const Matmul& args, Works
 
 // As long as it lives, matmul on `context` (and its copies) tunes a product that has no choice before it makes it: one
 // pass over a program's work tunes all products in it. What products with a beta other than 0 leave in `out` is
-// undefined meanwhile, and what tune_matmul says of operands, streams and captures holds for matmul.
+// undefined meanwhile; matmul waits for the stream and must not be captured in a CUDA graph; and the operands should be
+// like those of later calls.
 class GREYHOUND_API TuneMatmuls {
  public:
   explicit TuneMatmuls(const Context& context);

@@ -2,7 +2,13 @@
 
 #include <greyhound/core/error.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -27,5 +33,15 @@ std::string make_cache_folder() {
   if (error) throw_runtime("cannot make the folder ", folder, " (GREYHOUND_CACHE names another): ", error.message());
   return folder;
 }
+
+CacheLock::CacheLock(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) throw_runtime("cannot write ", path, ": ", std::strerror(errno));
+  while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+CacheLock::~CacheLock() { ::close(descriptor_); }
 
 }  // namespace greyhound

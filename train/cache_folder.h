@@ -11,4 +11,17 @@ std::string cache_folder();
 // The same, made where it is missing. Throws a runtime Error that names it when it cannot be.
 std::string make_cache_folder();
 
+// One process at a time adds to the folder; the others wait. It ends with the process. Throws a runtime Error when the
+// folder cannot be written.
+class CacheLock {
+ public:
+  explicit CacheLock(const std::string& folder);
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+  ~CacheLock();
+
+ private:
+  int descriptor_;
+};
+
 }  // namespace greyhound

@@ -8,14 +8,10 @@
 #include <greyhound/train/token_shards.h>
 #include <greyhound/train/tokenize_files.h>
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -26,23 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* cache_version = "2";               // of what the shards hold
 constexpr std::size_t long_text = std::size_t{1} << 26;  // bytes that take seconds
-
-// Held by the process that writes to the cache; others wait.
-class CacheLock {
- public:
-  explicit CacheLock(const std::string& folder) {
-    const std::string path = folder + "/lock";
-    descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) throw_runtime("cannot write the token cache ", path, ": ", std::strerror(errno));
-    while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  CacheLock(const CacheLock&) = delete;
-  ~CacheLock() { ::close(descriptor_); }
-
- private:
-  int descriptor_;
-};
 
 // A shard's tokens under the name of the text that they come from.
 class CachedTokens final : public TokenFile {

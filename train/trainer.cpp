@@ -49,11 +49,15 @@ std::int64_t Trainer::tune_products() {
   buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
   buffers_.batch.set_dropout(step.seed, step.step);
   buffers_.batch.sums().reset(context_);
-  const Batch batch = buffers_.batch.load(context_, rows.slice(0, plan_.micro_batch));
-  step.denominator = buffers_.batch.denominator();
-  {
+  // Without a target the gradients are zeros, whose products say nothing.
+  for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
+    const HostBatch micro = rows.slice(index * plan_.micro_batch, plan_.micro_batch);
+    if (micro.valid_targets == 0) continue;
+    const Batch batch = buffers_.batch.load(context_, micro);
+    step.denominator = buffers_.batch.denominator();
     const TuneMatmuls tuning(context_);
     buffers_.model.forward_backward(context_, batch, step, buffers_.batch.sums());
+    break;
   }
   return choices() - before;
 }

@@ -66,8 +66,13 @@ void TrainingLoop::tune_products() {
   if (context_.device().is_cpu()) return;
   const Clock::time_point begin = Clock::now();
   load_tuned_products(context_);
-  const std::int64_t tuned = trainer_.tune_products();
-  context_.synchronize();
+  std::int64_t tuned = 0;
+  try {
+    tuned = trainer_.tune_products();
+    context_.synchronize();
+  } catch (const Error& error) {
+    throw_runtime(error.what(), " (while products were timed; run.tune_products=false does without)");
+  }
   if (tuned == 0 || !communicator_.is_root()) return;
   spdlog::info("products  the fastest algorithms of {} found in {:.1f} s", tuned, seconds(Clock::now() - begin));
   save_tuned_products(context_);

@@ -1,32 +1,32 @@
 #include <greyhound/train/tuned_products.h>
 
+#include <greyhound/core/error.h>
 #include <greyhound/kernels/matmul_choices.h>
 #include <greyhound/train/cache_folder.h>
 #include <greyhound/train/console.h>
 #include <greyhound/train/file_io.h>
+#include <greyhound/train/input_file.h>
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 namespace greyhound {
 
 namespace {
 
-// Empty where there is no such file.
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// The text, or nothing where its choices cannot be read.
-std::string usable(const std::string& text) {
+// Empty where there is no file. Throws an Error for what is not a readable text of choices.
+std::string read_choices(const std::string& path) {
+  constexpr std::uint64_t most_bytes = 64 << 20;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const std::string text = read_small_file(path, most_bytes);
   try {
-    load_matmul_choices(Context::cpu(), text);
-  } catch (const Error&) {
-    return {};
+    load_matmul_choices(Context::cpu(), text);  // reads it, and has no use for it
+  } catch (const Error& error) {
+    throw_runtime(path, ": ", error.what());
   }
   return text;
 }
@@ -44,24 +44,27 @@ std::string tuned_products_path() { return cache_folder() + "/matmul_choices.txt
 
 void load_tuned_products(const Context& context) {
   try {
-    load_matmul_choices(context, text_of(tuned_products_path()));
+    load_matmul_choices(context, read_choices(tuned_products_path()));
   } catch (const Error& error) {
-    spdlog::warn("{}: {}; products are timed again", tuned_products_path(), error.what());
+    spdlog::warn("no products that were timed before: {}", error.what());
   }
 }
 
 void save_tuned_products(const Context& context) {
   try {
-    make_cache_folder();
-    std::string text = usable(text_of(tuned_products_path()));
-    if (!text.empty() && text.back() != '\n') text += '\n';
+    const CacheLock lock(make_cache_folder());
+    const std::string path = tuned_products_path();
+    std::string text = read_choices(path);
     const std::set<std::string> known = lines_of(text);
+    std::string added;
     for (const std::string& line : lines_of(save_matmul_choices(context))) {
-      if (known.count(line) == 0) text += line + '\n';
+      if (known.count(line) == 0) added += line + '\n';
     }
-    write_atomically(tuned_products_path(), text);
+    if (added.empty()) return;
+    if (!text.empty() && text.back() != '\n') text += '\n';
+    write_atomically(path, text + added);
   } catch (const Error& error) {
-    spdlog::warn("timed products are not kept: {}", error.what());
+    spdlog::warn("the timed products are not kept: {}", error.what());
   }
 }
 

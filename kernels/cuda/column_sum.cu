@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(sum_threads, Source::resident_blocks)
     partial_column_sum_kernel(const Source source, std::int64_t rows, int columns, std::int64_t rows_per_block,
                               double* partials) {
   constexpr int size = packed_size<typename Source::Element>, block_columns = warp_size * size;
+  static_assert(turn_rows % Source::at_once == 0, "whole turns");
   __shared__ double shared[sum_warps][block_columns];
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const int block_first = static_cast<int>(blockIdx.x) * block_columns, first = block_first + lane * size;

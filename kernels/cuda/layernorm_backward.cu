@@ -4,8 +4,7 @@
 #include <greyhound/kernels/cuda/column_partials.cuh>
 #include <greyhound/kernels/cuda/elementwise.cuh>
 #include <greyhound/kernels/cuda/row_group.cuh>
-
-#include <cstring>
+#include <greyhound/kernels/cuda/tensor_core.cuh>
 
 namespace greyhound::cuda {
 
@@ -87,17 +86,6 @@ __device__ void write_row(const Row& grad_out, const Row& input, int columns, fl
   });
 }
 
-__device__ inline void copy_async(uint4* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int but>
-__device__ inline void wait_for_copies() {  // all but the last so many groups
-  asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory");
-}
-
 // What a block has in shared memory: rows on their way, of which a lane copies and reads its own packs, so that they
 // need no barriers; and sums over rows of what was written to grad_input.
 template <class T, int packs, int warps>
@@ -164,9 +152,9 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks)
       for (int k = 0; k < packs; ++k) {
         const int first = Row::first_of(k, lane);
         if (first >= columns) continue;
-        copy_async(&shared.rows[stage][0][k][thread], grad_out + first);
-        copy_async(&shared.rows[stage][1][k][thread], input + first);
-        if (args.accumulate) copy_async(&shared.rows[stage][2][k][thread], old + first);
+        copy_async_16(&shared.rows[stage][0][k][thread], grad_out + first, true);
+        copy_async_16(&shared.rows[stage][1][k][thread], input + first, true);
+        if (args.accumulate) copy_async_16(&shared.rows[stage][2][k][thread], old + first, true);
       }
     }
     commit_copies();
@@ -184,7 +172,7 @@ __global__ void __launch_bounds__(RowGroup<warps>::threads, resident_blocks)
       next_mean = args.mean[row + Group::per_block];
       next_rstd = args.rstd[row + Group::per_block];
     }
-    wait_for_copies<stages - 1>();
+    wait_for_all_but<stages - 1>();
     const Row grad_out(shared.rows[stage][0]), input(shared.rows[stage][1]), old(shared.rows[stage][2]);
     stage = stage + 1 == stages ? 0 : stage + 1;
     const auto weight_of = [&](int k, int, float(&values)[size]) { unpack(weight[k], values); };

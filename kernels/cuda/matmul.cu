@@ -312,14 +312,16 @@ void tune_matmul(const Context& context, const Matmul& args, Workspace& workspac
   make_product(context, args, workspace, true);
 }
 
-void tune_new_matmuls(const Context& context, bool wanted) {
+bool tune_new_matmuls(const Context& context) {
   const DeviceScope device(context);
-  products_of(context).tune_new(wanted);
+  Products& products = products_of(context);
+  const bool before = products.tunes_new();
+  products.tune_new(true);
+  return before;
 }
 
-bool tunes_new_matmuls(const Context& context) {
-  const DeviceScope device(context);
-  return products_of(context).tunes_new();
+void stop_tuning_new_matmuls(const Context& context, bool before) noexcept {
+  context.cache<Cache>().products->tune_new(before);
 }
 
 std::size_t matmul_workspace_bytes(const Context& context, const Matmul& args) {

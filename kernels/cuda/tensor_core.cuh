@@ -29,6 +29,13 @@ __device__ inline void copy_async_4(void* to, const void* from, bool valid) {
                "r"(valid ? 4 : 0)
                : "memory");
 }
+// Ends a group of copies, of all since the group before.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for this thread's groups of copies but the last so many.
+template <int count>
+__device__ inline void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(count) : "memory");
+}
 // Waits for all copies of this thread; a barrier makes those of others visible.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

@@ -8,8 +8,8 @@ namespace greyhound::cuda {
 void matmul(const Context&, const Matmul&, Workspace&) { throw_no_cuda("matmul"); }
 std::size_t matmul_workspace_bytes(const Context&, const Matmul&) { throw_no_cuda("matmul"); }
 void tune_matmul(const Context&, const Matmul&, Workspace&) { throw_no_cuda("tune_matmul"); }
-void tune_new_matmuls(const Context&, bool) { throw_no_cuda("TuneMatmuls"); }
-bool tunes_new_matmuls(const Context&) { throw_no_cuda("TuneMatmuls"); }
+bool tune_new_matmuls(const Context&) { throw_no_cuda("TuneMatmuls"); }
+void stop_tuning_new_matmuls(const Context&, bool) noexcept {}
 std::vector<MatmulChoice> matmul_choices(const Context&) { throw_no_cuda("save_matmul_choices"); }
 std::int64_t add_matmul_choices(const Context&, const std::vector<MatmulChoice>&) {
   throw_no_cuda("load_matmul_choices");

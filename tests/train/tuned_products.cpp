@@ -112,26 +112,41 @@ TEST_CASE("tuned products: kept in the cache folder, and taken from there" * doc
   Cache::write(other_device);
   CHECK(tuned() == first);
   CHECK(Cache::read().substr(0, other_device.size()) == other_device);
+  CHECK(Cache::read().size() == other_device.size() + text.size());
+  CHECK(tuned() == 0);
   Cache::write("what no choice looks like\n");
   CHECK(tuned() == first);
-  CHECK(std::count_if(text.begin(), text.end(), [](char c) { return c == '\n'; }) == first);
-  CHECK(Cache::read().find("looks like") == std::string::npos);
+  CHECK(Cache::read() == "what no choice looks like\n");
 }
 
-TEST_CASE("tuned products: on the CPU there is nothing to tune, and no file harms") {
-  const Cache cache;
+TEST_CASE("tuned products: on the CPU there is nothing to tune, and no file or folder harms") {
   const Context context = Context::cpu();
-  load_tuned_products(context);  // no folder
-  save_tuned_products(context);
-  CHECK(Cache::read().empty());
-  Cache::write(other_device);
-  load_tuned_products(context);
-  save_tuned_products(context);
-  CHECK(Cache::read() == other_device);
-  Cache::write(other_device.substr(0, 40));
-  load_tuned_products(context);  // a warning
-  save_tuned_products(context);
-  CHECK(Cache::read().empty());
+  const auto use = [&] {
+    load_tuned_products(context);
+    save_tuned_products(context);
+  };
+  Cache cache;
+  use();  // no folder
+  CHECK_FALSE(std::filesystem::exists(tuned_products_path()));
+  for (const std::string& text : {other_device, other_device.substr(0, 40), std::string("\xff\0", 2)}) {
+    Cache::write(text);
+    use();
+    CHECK(Cache::read() == text);
+  }
+  std::filesystem::remove(tuned_products_path());
+  std::filesystem::create_directory(tuned_products_path());
+  use();
+  CHECK(std::filesystem::is_directory(tuned_products_path()));
+  ::setenv("GREYHOUND_CACHE", "/proc/nowhere", 1);
+  use();
+  ::setenv("GREYHOUND_CACHE", "", 1);
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  ::unsetenv("HOME");
+  ::unsetenv("XDG_CACHE_HOME");
+  use();
+  if (home != nullptr) ::setenv("HOME", before.c_str(), 1);
+
   ToyRun run(toy());
   CHECK(run.trainer->tune_products() == 0);
 }
