@@ -1,32 +1,10 @@
-// What products of two tiles in shared memory need beside warpgroup.cuh: wider sums, copies of boxes of a matrix, more
-// registers for the groups that multiply. For sm_90a only. Internal to the CUDA backend.
+// What products of two tiles in shared memory need beside warpgroup.cuh: copies of boxes of a matrix, more registers for
+// the groups that multiply. For sm_90a only. Internal to the CUDA backend.
 #pragma once
 
 #include <greyhound/kernels/cuda/warpgroup.cuh>
 
 namespace greyhound::cuda::hopper {
-
-// sums = (add ? sums : 0) + left right^T: 64 rows times 128, along 16 columns. Transposed: left right, with 16
-// rows of `right`.
-#define GREYHOUND_FOUR(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
-
-template <bool Transposed>
-__device__ inline void multiply_async(float (&sums)[16][4], Descriptor left, Descriptor right, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, add, 1, 1, 0, %67;\n}"
-      : GREYHOUND_FOUR(0), GREYHOUND_FOUR(1), GREYHOUND_FOUR(2), GREYHOUND_FOUR(3), GREYHOUND_FOUR(4),
-        GREYHOUND_FOUR(5), GREYHOUND_FOUR(6), GREYHOUND_FOUR(7), GREYHOUND_FOUR(8), GREYHOUND_FOUR(9),
-        GREYHOUND_FOUR(10), GREYHOUND_FOUR(11), GREYHOUND_FOUR(12), GREYHOUND_FOUR(13), GREYHOUND_FOUR(14),
-        GREYHOUND_FOUR(15)
-      : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(Transposed ? 1 : 0));
-}
-#undef GREYHOUND_FOUR
 
 // Copies a box of a matrix, 64 columns by as many rows as the map says, into a part of a tile; what lies outside of the
 // matrix is zero.

@@ -160,20 +160,25 @@ __device__ inline void start_async(float (&sums)[16][4], const unsigned (&left)[
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));
 }
 
-__device__ inline void add_async(float (&sums)[16][4], Descriptor left, Descriptor right) {
+// sums = (add ? sums : 0) + left right^T, or left right.
+template <bool Transposed>
+__device__ inline void multiply_async(float (&sums)[16][4], Descriptor left, Descriptor right, bool add) {
   asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
       "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
       "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
       "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, add, 1, 1, 0, 0;\n}"
+      "}, %64, %65, add, 1, 1, 0, %67;\n}"
       : GREYHOUND_FOUR(0), GREYHOUND_FOUR(1), GREYHOUND_FOUR(2), GREYHOUND_FOUR(3), GREYHOUND_FOUR(4),
         GREYHOUND_FOUR(5), GREYHOUND_FOUR(6), GREYHOUND_FOUR(7), GREYHOUND_FOUR(8), GREYHOUND_FOUR(9),
         GREYHOUND_FOUR(10), GREYHOUND_FOUR(11), GREYHOUND_FOUR(12), GREYHOUND_FOUR(13), GREYHOUND_FOUR(14),
         GREYHOUND_FOUR(15)
-      : "l"(left), "l"(right));
+      : "l"(left), "l"(right), "r"(static_cast<int>(add)), "n"(Transposed ? 1 : 0));
+}
+__device__ inline void add_async(float (&sums)[16][4], Descriptor left, Descriptor right) {
+  multiply_async<false>(sums, left, right, true);
 }
 
 template <bool Transposed>
