@@ -43,12 +43,8 @@ std::int64_t Trainer::tune_products() {
   const std::int64_t before = choices();
   const HostBatch rows = loader_.next();
   loader_.go_to(steps_);
-  StepInfo step;
-  step.seed = static_cast<std::uint64_t>(config_.run.seed);
-  step.step = static_cast<std::uint64_t>(steps_);
   buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
-  buffers_.batch.set_dropout(step.seed, step.step);
-  buffers_.batch.sums().reset(context_);
+  StepInfo step = begin_micro_batches();
   // Without a target the gradients are zeros, whose products say nothing.
   for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
     const HostBatch micro = rows.slice(index * plan_.micro_batch, plan_.micro_batch);
@@ -77,6 +73,15 @@ StepResult Trainer::apply_gradients() {
   return finish_step();
 }
 
+StepInfo Trainer::begin_micro_batches() {
+  StepInfo step;
+  step.seed = static_cast<std::uint64_t>(config_.run.seed);
+  step.step = static_cast<std::uint64_t>(steps_);
+  buffers_.batch.set_dropout(step.seed, step.step);
+  buffers_.batch.sums().reset(context_);
+  return step;
+}
+
 void Trainer::compute_gradients() {
   readback_.begin(context_);
   const HostBatch rows = loader_.next();
@@ -85,11 +90,7 @@ void Trainer::compute_gradients() {
   // Known before the first backward pass, so that every gradient is final where it is produced.
   known.valid_targets = buffers_.batch.set_denominator(context_, communicator_, rows.valid_targets);
 
-  StepInfo step;
-  step.seed = static_cast<std::uint64_t>(config_.run.seed);
-  step.step = static_cast<std::uint64_t>(steps_);
-  buffers_.batch.set_dropout(step.seed, step.step);
-  buffers_.batch.sums().reset(context_);
+  StepInfo step = begin_micro_batches();
   for (std::int64_t index = 0; index < plan_.accumulation; ++index) {
     const Batch batch = buffers_.batch.load(context_, rows.slice(index * plan_.micro_batch, plan_.micro_batch));
     step.denominator = buffers_.batch.denominator();

@@ -93,6 +93,8 @@ class Trainer final : public Stateful {
     Graph graph;
   };
 
+  // Sets the dropout of the next step and its sums to zero; what its micro-batches are told.
+  StepInfo begin_micro_batches();
   void enqueue_micro_batch(const Batch& batch, const StepInfo& step);
   void enqueue_update();
 

@@ -17,14 +17,15 @@ namespace greyhound {
 
 namespace {
 
-// Empty where there is no file. Throws an Error for what is not a readable text of choices.
-std::string read_choices(const std::string& path) {
+// Adds the file's choices to the context's and returns its text, empty where there is no file. Throws an Error for what
+// is not a readable text of choices.
+std::string read_choices(const Context& context, const std::string& path) {
   constexpr std::uint64_t most_bytes = 64 << 20;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return {};
   const std::string text = read_small_file(path, most_bytes);
   try {
-    load_matmul_choices(Context::cpu(), text);  // reads it, and has no use for it
+    load_matmul_choices(context, text);
   } catch (const Error& error) {
     throw_runtime(path, ": ", error.what());
   }
@@ -44,7 +45,7 @@ std::string tuned_products_path() { return cache_folder() + "/matmul_choices.txt
 
 void load_tuned_products(const Context& context) {
   try {
-    load_matmul_choices(context, read_choices(tuned_products_path()));
+    read_choices(context, tuned_products_path());
   } catch (const Error& error) {
     spdlog::warn("no products that were timed before: {}", error.what());
   }
@@ -54,7 +55,7 @@ void save_tuned_products(const Context& context) {
   try {
     const CacheLock lock(make_cache_folder());
     const std::string path = tuned_products_path();
-    std::string text = read_choices(path);
+    std::string text = read_choices(Context::cpu(), path);  // where none applies
     const std::set<std::string> known = lines_of(text);
     std::string added;
     for (const std::string& line : lines_of(save_matmul_choices(context))) {

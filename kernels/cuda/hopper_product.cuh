@@ -1,5 +1,5 @@
-// What products of two tiles in shared memory need beside warpgroup.cuh: copies of boxes of a matrix, more registers for
-// the groups that multiply. For sm_90a only. Internal to the CUDA backend.
+// What products of two tiles in shared memory need beside warpgroup.cuh: copies of boxes of a matrix, more registers
+// for the groups that multiply. For sm_90a only. Internal to the CUDA backend.
 #pragma once
 
 #include <greyhound/kernels/cuda/warpgroup.cuh>

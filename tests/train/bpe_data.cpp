@@ -26,8 +26,7 @@ const Tokenizer& bpe() {
 
 // A folder whose cache is its own.
 struct Folder : TemporaryFolder {
-  Folder() { ::setenv("GREYHOUND_CACHE", (*this / "cache").c_str(), 1); }
-  ~Folder() { ::unsetenv("GREYHOUND_CACHE"); }
+  const Variable cache{"GREYHOUND_CACHE", *this / "cache"};
 };
 
 std::string prose(int sentences) {

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,24 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
+};
+
+// Sets a variable of the environment, or takes it away (nullptr), while it exists.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    set(value);
+  }
+  Variable(const char* name, const std::string& value) : Variable(name, value.c_str()) {}
+  Variable(const Variable&) = delete;
+  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) const { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
+
+  const char* name_;
+  std::optional<std::string> before_;
 };
 
 inline std::string write_file(const std::string& path, const std::string& contents) {

@@ -69,16 +69,6 @@ Ids joined(Ids first, const Ids& second) {
   return first;
 }
 
-// Sets a variable of the environment while it exists.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
-  ~Variable() { ::unsetenv(name_); }
-
- private:
-  const char* name_;
-};
-
 }  // namespace
 
 TEST_CASE("tokenize: long texts are the tokens of the whole, for any number of threads") {

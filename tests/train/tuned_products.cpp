@@ -1,20 +1,17 @@
 // Products tuned before the first step: the same bits, and a file that keeps what was found.
+#include "test_files.h"
 #include "toy_run.h"
 
 #include <doctest/doctest.h>
 #include <greyhound/core/stream.h>
 #include <greyhound/kernels/matmul_choices.h>
+#include <greyhound/train/cache_folder.h>
 #include <greyhound/train/tuned_products.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 using namespace greyhound;
 using namespace greyhound::testing;
@@ -22,24 +19,15 @@ using namespace greyhound::testing;
 namespace {
 
 // A cache folder of its own.
-class Cache {
- public:
-  Cache() : folder_(std::filesystem::temp_directory_path() / ("greyhound-tuned-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(folder_);
-    ::setenv("GREYHOUND_CACHE", folder_.c_str(), 1);
-  }
-  ~Cache() {
-    ::unsetenv("GREYHOUND_CACHE");
-    std::filesystem::remove_all(folder_);
-  }
-  static void write(const std::string& text) { std::ofstream(tuned_products_path()) << text; }
-  static std::string read() {
-    std::ifstream file(tuned_products_path());
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
+struct Cache {
+  const TemporaryFolder folder;
+  const Variable variable{"GREYHOUND_CACHE", folder / "cache"};
 
- private:
-  std::filesystem::path folder_;
+  static void write(const std::string& text) {
+    std::filesystem::create_directories(cache_folder());
+    write_file(tuned_products_path(), text);
+  }
+  static std::string read() { return read_file(tuned_products_path()); }
 };
 
 const std::string other_device =
@@ -125,7 +113,7 @@ TEST_CASE("tuned products: on the CPU there is nothing to tune, and no file or f
     load_tuned_products(context);
     save_tuned_products(context);
   };
-  Cache cache;
+  const Cache cache;
   use();  // no folder
   CHECK_FALSE(std::filesystem::exists(tuned_products_path()));
   for (const std::string& text : {other_device, other_device.substr(0, 40), std::string("\xff\0", 2)}) {
@@ -137,16 +125,15 @@ TEST_CASE("tuned products: on the CPU there is nothing to tune, and no file or f
   std::filesystem::create_directory(tuned_products_path());
   use();
   CHECK(std::filesystem::is_directory(tuned_products_path()));
-  ::setenv("GREYHOUND_CACHE", "/proc/nowhere", 1);
-  use();
-  ::setenv("GREYHOUND_CACHE", "", 1);
-  const char* const home = std::getenv("HOME");
-  const std::string before = home == nullptr ? "" : home;
-  ::unsetenv("HOME");
-  ::unsetenv("XDG_CACHE_HOME");
-  use();
-  if (home != nullptr) ::setenv("HOME", before.c_str(), 1);
-
+  {
+    const Variable nowhere("GREYHOUND_CACHE", "/proc/nowhere");
+    use();
+  }
+  {
+    const Variable own("GREYHOUND_CACHE", nullptr), cache_home("XDG_CACHE_HOME", nullptr), home("HOME", nullptr);
+    CHECK_THROWS_AS(tuned_products_path(), Error);
+    use();
+  }
   ToyRun run(toy());
   CHECK(run.trainer->tune_products() == 0);
 }
