@@ -37,10 +37,7 @@ StepInfo step_info(std::uint64_t seed, std::uint64_t step) {
 
 void check_close(const std::vector<float>& a, const std::vector<float>& b, double tolerance) {
   REQUIRE(a.size() == b.size());
-  double difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
-  CHECK(difference <= on_backend(tolerance) * largest(a));
+  CHECK(largest_difference(a, b) <= on_backend(tolerance) * largest_magnitude(a));
 }
 
 }  // namespace

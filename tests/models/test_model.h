@@ -7,6 +7,7 @@
 #include <greyhound/core/rng.h>
 #include <greyhound/models/gpt.h>
 #include <tests/backend.h>
+#include <tests/differences.h>
 #include <tests/reference/gpt.h>
 
 #include <algorithm>
@@ -208,19 +209,7 @@ struct Difference {
 inline Difference gradient_difference(const TestModel& test, const Parameter& parameter, const NamedValues& expected) {
   const std::vector<float> values = test.gradient_of(parameter);
   const reference::Values& wanted = expected.at(parameter.name);
-  Difference result;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double difference = std::abs(values[i] - wanted[i]);
-    result.largest = std::isfinite(difference) ? std::max(result.largest, difference) : INFINITY;
-    result.scale = std::max(result.scale, std::abs(wanted[i]));
-  }
-  return result;
-}
-
-inline double largest(const std::vector<float>& values) {
-  double result = 0;
-  for (const float value : values) result = std::max(result, std::abs(static_cast<double>(value)));
-  return result;
+  return {largest_difference(values, wanted), largest_magnitude(wanted)};
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <greyhound/core/rng.h>
 #include <greyhound/train/evaluate.h>
+#include <tests/differences.h>
 #include <tests/train/test_files.h>
 #include <tests/train/toy_run.h>
 
@@ -58,14 +59,9 @@ Curve train(const Config& config, int steps, Communicator* communicator) {
 }
 
 // Of the largest |expected|.
-float relative_difference(const std::vector<float>& found, const std::vector<float>& expected) {
+double relative_difference(const std::vector<float>& found, const std::vector<float>& expected) {
   REQUIRE(found.size() == expected.size());
-  float largest = 0, difference = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    largest = std::max(largest, std::abs(expected[i]));
-    difference = std::max(difference, std::abs(found[i] - expected[i]));
-  }
-  return difference / largest;
+  return test::largest_difference(found, expected) / test::largest_magnitude(expected);
 }
 
 std::vector<std::int64_t> gathered(std::int64_t value) {

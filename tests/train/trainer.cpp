@@ -5,6 +5,7 @@
 #include <greyhound/train/evaluate.h>
 #include <greyhound/train/generate.h>
 #include <greyhound/train/schedule.h>
+#include <tests/differences.h>
 
 #include <algorithm>
 #include <cmath>
@@ -225,14 +226,11 @@ TEST_CASE_ON_EACH_BACKEND("trainer: accumulating over micro-batches gives the gr
   const std::vector<float> whole = gradients(8, whole_result);
   REQUIRE(whole_result.valid_targets < 72);
   REQUIRE(whole_result.valid_targets > 0);
-  float largest = 0;
-  for (const float value : whole) largest = std::max(largest, std::abs(value));
+  const double largest = test::largest_magnitude(whole);
   for (const std::int64_t micro_batch : {1, 2, 3, 4}) {
     CAPTURE(micro_batch);  // 3 does not divide 8 rows: 2 is taken
     const std::vector<float> parts = gradients(micro_batch, parts_result);
-    float difference = 0;
-    for (std::size_t i = 0; i < whole.size(); ++i) difference = std::max(difference, std::abs(whole[i] - parts[i]));
-    CHECK(difference <= 1e-6f * largest);
+    CHECK(test::largest_difference(whole, parts) <= 1e-6 * largest);
     CHECK(parts_result.loss == doctest::Approx(whole_result.loss).epsilon(1e-6));
     CHECK(*parts_result.z_loss == doctest::Approx(*whole_result.z_loss).epsilon(1e-6));
     CHECK(parts_result.valid_targets == whole_result.valid_targets);

@@ -2,9 +2,11 @@
 #include "toy_run.h"
 
 #include <doctest/doctest.h>
+#include <tests/differences.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 using namespace greyhound;
 using namespace greyhound::testing;
@@ -27,20 +29,17 @@ std::vector<double> losses_on_device(const Config& config, int steps) {
 
 TEST_CASE("trainer: 50 steps on CUDA have the losses of the CPU" * doctest::test_suite("cuda")) {
   if (!test::have_device()) return;
-  const struct {
-    const char* precision;
-    double tolerance;
-  } cases[] = {{"fp32", 1e-4}, {"bf16", 2e-2}};
-  for (const auto& test : cases) {
+  const std::pair<const char*, double> cases[] = {{"fp32", 1e-4}, {"bf16", 2e-2}};
+  for (const auto& [precision, tolerance] : cases) {
     for (const char* dropout : {"0", "0.1"}) {
-      CAPTURE(test.precision);
+      CAPTURE(std::string(precision));
       CAPTURE(dropout);
-      const Config config = toy({concat("run.precision=", test.precision), concat("model.dropout=", dropout),
+      const Config config = toy({concat("run.precision=", precision), concat("model.dropout=", dropout),
                                  "train.max_steps=50", "optimizer.lr=3e-3", "loss.z_loss_multiplier=1e-4"});
       const std::vector<double> cpu = losses(config, 50), gpu = losses_on_device(config, 50);
-      double largest = 0;
-      for (std::size_t i = 0; i < cpu.size(); ++i) largest = std::max(largest, std::abs(gpu[i] - cpu[i]) / cpu[i]);
-      CHECK(largest <= test.tolerance);
+      REQUIRE(gpu.size() == cpu.size());
+      CHECK(test::largest_of(cpu.size(), [&](std::size_t i) { return std::abs(gpu[i] - cpu[i]) / cpu[i]; }) <=
+            tolerance);
       CHECK(cpu.back() < cpu.front());
     }
   }
@@ -76,11 +75,7 @@ TEST_CASE("trainer: more than 2^31 logits and attention weights on CUDA give wha
   CHECK(whole.result.loss == doctest::Approx(halves.result.loss).epsilon(1e-5));
   CHECK(whole.result.loss == doctest::Approx(std::log(50304.0)).epsilon(0.02));  // untrained
   REQUIRE(whole.gradients.size() == halves.gradients.size());
-  float largest = 0, difference = 0;
-  for (std::size_t i = 0; i < whole.gradients.size(); ++i) {
-    largest = std::max(largest, std::abs(whole.gradients[i]));
-    difference = std::max(difference, std::abs(whole.gradients[i] - halves.gradients[i]));
-  }
+  const double largest = test::largest_magnitude(whole.gradients);
   CHECK(largest > 0);
-  CHECK(difference <= 1e-2f * largest);
+  CHECK(test::largest_difference(whole.gradients, halves.gradients) <= 1e-2 * largest);
 }
