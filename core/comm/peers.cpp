@@ -67,7 +67,7 @@ bool Peers::alive(int rank) const {
 }
 
 int Peers::ended() const {
-  for (int rank = 0; rank < static_cast<int>(processes_.size()); ++rank) {
+  for (int rank = 0; rank < size(); ++rank) {
     if (rank != rank_ && !alive(rank)) return rank;
   }
   return -1;

@@ -27,6 +27,9 @@ class Peers {
   // The processes of all ranks, in order; `rank` is this one's.
   Peers(std::vector<ProcessId> processes, int rank) : processes_(std::move(processes)), rank_(rank) {}
 
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(processes_.size()); }
+
   // False when the rank runs on this host and its process has ended. Takes microseconds.
   bool alive(int rank) const;
   // The first rank that is known to have ended, or -1.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,16 @@ class MpiMessages {
   static constexpr int everybody = -1;
 
   bool arrived(const char* what);
-  std::string waited_for() const;  // the ranks whose messages have not come
+  std::set<int> missing() const;  // the ranks whose messages have not come
+  std::string describe(const std::set<int>& ranks) const;
+
+  // A rank whose time is up asks all others whether they wait too: who waits answers, and is not the one that hangs,
+  // though its data may be missing. Signals are messages of no bytes. None of these throws.
+  std::set<int> silent_ranks();
+  void answer_questions();
+  void signal(int rank, int tag);
+  int take_signal(int tag);  // the rank a signal has come from, or -1
+
   [[noreturn]] void fail(const std::string& message);
 
   MPI_Comm comm_;
@@ -46,6 +56,7 @@ class MpiMessages {
   std::vector<int> ranks_;  // at the other end of each
   std::atomic<double> timeout_{0};
   std::atomic<bool> cancelled_{false};
+  std::set<int> timed_out_;  // ranks that have asked
   std::string failure_;
 };
 
