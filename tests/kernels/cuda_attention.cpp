@@ -3,6 +3,7 @@
 // other's oracle where the CPU would be slow. cuda_attention_kernels.cpp looks at which ones they are.
 #include <greyhound/kernels/attention.h>
 #include <tests/cuda_support.h>
+#include <tests/differences.h>
 #include <tests/reference/attention.h>
 
 #include <limits>
@@ -118,13 +119,7 @@ void check_against_reference(const AttentionShape& shape, DType dtype, const Dro
 
 // Largest difference relative to the largest value.
 double difference(const HostTensor& a, const HostTensor& b) {
-  double most = 0, largest = 0;
-  for (std::int64_t i = 0; i < a.shape().elements(); ++i) {
-    const double difference = std::fabs(a.get(i) - b.get(i));
-    if (!(difference <= most)) most = difference;
-    largest = std::max(largest, std::fabs(b.get(i)));
-  }
-  return most / largest;
+  return test::largest_difference(a.values(), b.values()) / test::largest_magnitude(b.values());
 }
 
 void check_close(const Outputs& got, const Outputs& expected, double tolerance) {

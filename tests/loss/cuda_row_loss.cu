@@ -1,6 +1,7 @@
 // loss/row_loss.cuh: functors of the caller's as kernels, against fp64 and against the library's own losses.
 #include <greyhound/loss/loss.h>
 #include <tests/cuda_support.h>
+#include <tests/differences.h>
 #include <tests/reference/cross_entropy.h>
 #include <greyhound/loss/row_loss.cuh>
 
@@ -340,9 +341,7 @@ TEST_CASE("row_loss: as the callback of chunked_linear_loss, as it is and captur
     // Gradients of 16 bits may be rounded to either neighbour in the tile; fp16's own loss also scales them.
     const double relative = dtype == DType::fp32 ? 1e-5 : dtype == DType::bf16 ? 1e-2 : 2e-3;
     const auto compare = [&](const char* name, const Placed& got, const Placed& want) {
-      double largest = 0;
-      for (double value : want.back().values()) largest = std::max(largest, std::fabs(value));
-      check_agree(name, got.back(), want.back(), 1e-5, relative * largest);
+      check_agree(name, got.back(), want.back(), 1e-5, relative * test::largest_magnitude(want.back().values()));
     };
     compare("grad_input", direct.input, own.input);
     compare("grad_weight", direct.weight, own.weight);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <greyhound/loss/loss.h>
+#include <tests/differences.h>
 #include <tests/loss/selective_problem.h>
 
 #include <deque>
@@ -167,8 +168,7 @@ inline void check_alike(DType dtype, const std::vector<Buffer>& results, const s
   REQUIRE(results.size() == expected.size());
   for (std::size_t r = 0; r < results.size(); ++r) {
     const Buffer &got = results[r], &want = expected[r];
-    double largest = 0;
-    for (const double value : want.values()) largest = std::max(largest, std::fabs(value));
+    const double largest = largest_magnitude(want.values());
     std::int64_t wrong = 0;
     const double relative = want.dtype() == DType::int32 ? 0 : product_tolerance(dtype);
     for (std::int64_t i = 0; i < want.elements(); ++i) {

@@ -1,4 +1,5 @@
 // Losses and gradients of F.linear + F.cross_entropy, stored by scripts/make_loss_vector.py, as a second witness.
+#include <tests/differences.h>
 #include <tests/loss/linear_problem.h>
 
 #include <fstream>
@@ -63,8 +64,7 @@ std::vector<Case> read_cases(std::int64_t& n, std::int64_t& d, std::int64_t& v) 
 // Within 2e-6 of the largest element.
 void check_matrix(const char* name, const Buffer& got, const std::vector<double>& want) {
   REQUIRE(static_cast<std::int64_t>(want.size()) == got.elements());
-  double largest = 0;
-  for (const double value : want) largest = std::max(largest, std::fabs(value));
+  const double largest = largest_magnitude(want);
   CHECK(largest > 0);
   INFO(name);
   for (std::int64_t i = 0; i < got.elements(); ++i) {

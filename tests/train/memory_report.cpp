@@ -4,8 +4,6 @@
 #include <doctest/doctest.h>
 #include <greyhound/train/memory_report.h>
 
-#include <cstdlib>
-
 using namespace greyhound;
 using namespace greyhound::testing;
 
@@ -71,14 +69,13 @@ TEST_CASE("memory: the rows of a step are counted, and huge ones cost nothing be
 }
 
 TEST_CASE("memory: ranks of one host share its memory") {
-  unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  unsetenv("MPI_LOCALNRANKS");
-  CHECK(ranks_on_host(6) == 6);
-  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
-  CHECK(ranks_on_host(6) == 2);
-  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "12", 1);
-  CHECK(ranks_on_host(6) == 6);
-  unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const auto ranks_with = [](const char* local_size) {
+    const Variable mpich("MPI_LOCALNRANKS", nullptr), open_mpi("OMPI_COMM_WORLD_LOCAL_SIZE", local_size);
+    return ranks_on_host(6);
+  };
+  CHECK(ranks_with(nullptr) == 6);
+  CHECK(ranks_with("2") == 2);
+  CHECK(ranks_with("12") == 6);
 }
 
 TEST_CASE("memory: a loss workspace that is too small is named by its key") {
