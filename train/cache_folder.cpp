@@ -34,8 +34,7 @@ std::string make_cache_folder() {
   return folder;
 }
 
-CacheLock::CacheLock(const std::string& folder) {
-  const std::string path = folder + "/lock";
+CacheLock::CacheLock(const std::string& path) {
   descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
   if (descriptor_ < 0) throw_runtime("cannot write ", path, ": ", std::strerror(errno));
   while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {

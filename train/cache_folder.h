@@ -11,11 +11,11 @@ std::string cache_folder();
 // The same, made where it is missing. Throws a runtime Error that names it when it cannot be.
 std::string make_cache_folder();
 
-// One process at a time adds to the folder; the others wait. It ends with the process. Throws a runtime Error when the
-// folder cannot be written.
+// One process at a time holds the lock that is a file of the folder; the others wait. It ends with the process. Throws
+// a runtime Error when the file cannot be written.
 class CacheLock {
  public:
-  explicit CacheLock(const std::string& folder);
+  explicit CacheLock(const std::string& path);
   CacheLock(const CacheLock&) = delete;
   CacheLock& operator=(const CacheLock&) = delete;
   ~CacheLock();

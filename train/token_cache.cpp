@@ -93,7 +93,7 @@ std::shared_ptr<const TokenFile> open_cached_tokens(const std::string& path, con
   if (auto tokens = open_shard(path, shard)) return tokens;
 
   make_cache_folder();
-  const CacheLock lock(folder);
+  const CacheLock lock(folder + "/lock");
   if (auto tokens = open_shard(path, shard)) return tokens;  // made while this process waited
   if (bytes > long_text)
     spdlog::info("tokenizing {}, {} bytes, once", path, with_commas(static_cast<std::int64_t>(bytes)));

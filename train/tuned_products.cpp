@@ -21,13 +21,13 @@ namespace {
 // is not a readable text of choices.
 std::string read_choices(const Context& context, const std::string& path) {
   constexpr std::uint64_t most_bytes = 64 << 20;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return {};
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return {};
   const std::string text = read_small_file(path, most_bytes);
   try {
     load_matmul_choices(context, text);
-  } catch (const Error& error) {
-    throw_runtime(path, ": ", error.what());
+  } catch (const Error& malformed) {
+    throw_runtime(path, ": ", malformed.what());
   }
   return text;
 }
@@ -53,7 +53,8 @@ void load_tuned_products(const Context& context) {
 
 void save_tuned_products(const Context& context) {
   try {
-    const CacheLock lock(make_cache_folder());
+    // Not the one of texts, which may be held for as long as it takes to tokenize one.
+    const CacheLock lock(make_cache_folder() + "/matmul_choices.lock");
     const std::string path = tuned_products_path();
     std::string text = read_choices(Context::cpu(), path);  // where none applies
     const std::set<std::string> known = lines_of(text);

@@ -4,9 +4,8 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -19,14 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What all_reduce throws, and after how long.
-std::string message_of_all_reduce(Communicator& communicator, std::int64_t elements, double& seconds) {
+// What the collective throws, and after how long.
+template <class Collective>
+std::string message_of(Collective&& collective, double& seconds) {
   const Clock::time_point start = Clock::now();
   std::string message;
   try {
-    std::vector<float> values(static_cast<std::size_t>(elements), 1.0f);
-    communicator.start_all_reduce(Context::cpu(), tensor(values.data(), DType::fp32, {elements}));
-    communicator.join(Context::cpu());
+    collective();
   } catch (const Error& error) {
     message = error.what();
   }
@@ -34,28 +32,80 @@ std::string message_of_all_reduce(Communicator& communicator, std::int64_t eleme
   return message;
 }
 
+// A sum that runs beside the caller where the communicator can.
+void all_reduce(Communicator& communicator, std::int64_t elements) {
+  std::vector<float> values(static_cast<std::size_t>(elements), 1.0f);
+  communicator.start_all_reduce(Context::cpu(), tensor(values.data(), DType::fp32, {elements}));
+  communicator.join(Context::cpu());
+  CHECK(values.back() == static_cast<float>(communicator.size()));
+}
+
+void check_failed(Communicator& communicator) {
+  CHECK(communicator.failed());
+  CHECK_THROWS_AS(communicator.check(), Error);
+  CHECK_THROWS_AS(communicator.barrier(Context::cpu()), Error);
+}
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
 // The last rank is late; the others name it.
 void check_late_rank(Communicator& communicator, std::int64_t elements) {
   CAPTURE(elements);
   const int missing = communicator.size() - 1;
   communicator.set_timeout(1);
-  if (communicator.rank() == missing) {
-    std::this_thread::sleep_for(std::chrono::seconds(4));
-    return;
-  }
+  if (communicator.rank() == missing) return sleep_for(4);
   double seconds = 0;
-  const std::string message = message_of_all_reduce(communicator, elements, seconds);
+  const std::string message = message_of([&] { all_reduce(communicator, elements); }, seconds);
   CAPTURE(message);
   CHECK(message.find(concat("no answer from rank ", missing, " (process ")) != std::string::npos);
   CHECK(message.find("in all_reduce for 1 s") != std::string::npos);
   CHECK(seconds < 3.5);
-  CHECK(communicator.failed());
-  CHECK_THROWS_AS(communicator.check(), Error);
-  CHECK_THROWS_AS(communicator.barrier(Context::cpu()), Error);
-  std::this_thread::sleep_for(std::chrono::duration<double>(4 - seconds));  // until the last rank is there
+  check_failed(communicator);
+  sleep_for(4 - seconds);  // until the last rank is there
 }
 
 }  // namespace
+
+TEST_CASE("a rank that comes while the others ask who waits is waited for") {
+  if (ranks().size() == 1) return;
+  ranks().set_timeout(1);
+  ranks().barrier(Context::cpu());
+  if (ranks().rank() == 0) sleep_for(1.5);
+  all_reduce(ranks(), 100000);
+  all_reduce(ranks(), 1);
+}
+
+TEST_CASE("a broadcast that has failed writes nothing any more") {
+  if (ranks().size() == 1) return;
+  const std::unique_ptr<Communicator> communicator = wrap_mpi(MPI_Comm_c2f(MPI_COMM_WORLD));
+  communicator->set_timeout(1);
+  const bool root = communicator->is_root();
+  if (root) sleep_for(3);
+  std::vector<float> values(180000, root ? 1.0f : -1.0f);
+  double seconds = 0;
+  const std::string message = message_of(
+      [&] { communicator->broadcast(Context::cpu(), tensor(values.data(), DType::fp32, {180000})); }, seconds);
+  CAPTURE(message);
+  if (!root) CHECK(message.find("no answer from rank 0 (process ") != std::string::npos);
+  MPI_Barrier(MPI_COMM_WORLD);  // the root's messages have had their time
+  CHECK(std::count(values.begin(), values.end(), root ? 1.0f : -1.0f) == 180000);
+}
+
+TEST_CASE("ranks that wait for different things are told so") {
+  if (ranks().size() == 1) return;
+  const std::unique_ptr<Communicator> communicator = wrap_mpi(MPI_Comm_c2f(MPI_COMM_WORLD));
+  communicator->set_timeout(1);
+  double seconds = 0;
+  const std::string message = message_of(
+      [&] { communicator->rank() == 0 ? communicator->barrier(Context::cpu()) : all_reduce(*communicator, 1); },
+      seconds);
+  CAPTURE(message);
+  CHECK(message.find("all ranks wait, this one for " +
+                     std::string(communicator->rank() == 0 ? "the others" : "rank 0 ")) != std::string::npos);
+  CHECK(seconds > 2);
+  CHECK(seconds < 8);
+  check_failed(*communicator);
+}
 
 TEST_CASE("a rank that hangs is named after the time-out, and the communicator stays failed") {
   if (ranks().size() == 1) return;

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -29,22 +30,20 @@ void check_mpi(int status, const char* what) {
 
 void MpiMessages::receive(void* to, std::int64_t bytes, int from, int tag) {
   if (bytes == 0) return;
-  add(MPI_REQUEST_NULL);
-  ranks_.back() = from;
-  check_mpi(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, from, tag, comm_, &requests_.back()), "MPI_Irecv");
+  check_mpi(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, from, tag, comm_, &add(from)), "MPI_Irecv");
 }
 
 void MpiMessages::send(const void* data, std::int64_t bytes, int to, int tag) {
   if (bytes == 0) return;
-  add(MPI_REQUEST_NULL);
-  ranks_.back() = to;
-  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm_, &requests_.back()), "MPI_Isend");
+  check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, comm_, &add(to)), "MPI_Isend");
 }
 
-void MpiMessages::add(MPI_Request request) {
+void MpiMessages::barrier() { check_mpi(MPI_Ibarrier(comm_, &add(everybody)), "MPI_Ibarrier"); }
+
+MPI_Request& MpiMessages::add(int rank) {
   if (!failure_.empty()) throw_runtime(failure_);
-  requests_.push_back(request);
-  ranks_.push_back(everybody);
+  ranks_.push_back(rank);
+  return requests_.emplace_back(MPI_REQUEST_NULL);
 }
 
 bool MpiMessages::arrived(const char* what) {
@@ -58,8 +57,9 @@ bool MpiMessages::arrived(const char* what) {
 }
 
 void MpiMessages::wait(const char* what) {
-  const Clock::time_point start = Clock::now();
-  Clock::time_point next_look = start + between_looks;
+  Clock::time_point looked = Clock::now();
+  Clock::duration waited{};
+  bool once_more = true;
   for (std::int64_t round = 0; !arrived(what); ++round) {
     if (cancelled_) fail(concat(what, " was given up"));
     // The processor belongs to those who compute: ranks may share it, and in overlapped communication this rank does.
@@ -69,21 +69,25 @@ void MpiMessages::wait(const char* what) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(round < 1024 ? 10 : 200));
     const Clock::time_point now = Clock::now();
-    if (now < next_look) continue;
-    next_look = now + between_looks;
+    if (now - looked < between_looks) continue;
+    waited += std::min<Clock::duration>(now - looked, 2 * between_looks);  // not while this process was stopped itself
+    looked = now;
     answer_questions();
-    // What a rank sent before it ended may still be on its way: once more after the look.
-    if (const int ended = peers_.ended(); ended >= 0 && !arrived(what)) {
+    const double limit = timeout_;
+    const bool late = limit > 0 && std::chrono::duration<double>(waited).count() > limit;
+    const std::set<int> silent = late ? silent_ranks() : std::set<int>();
+    // What a rank sent before it ended, or while it was asked, may still be on its way: once more after the look.
+    const int ended = peers_.ended();
+    if ((!late && ended < 0) || arrived(what)) continue;
+    if (ended >= 0) {
       const std::string gone = peers_.describe(ended), missed = describe(missing());
       fail(concat(gone, " has ended; this rank waited for ", missed == gone ? "it" : missed, " in ", what));
     }
-    if (requests_.empty()) return;
-    const double waited = std::chrono::duration<double>(now - start).count();
-    if (timeout_ > 0 && waited > timeout_) {
-      const std::set<int> silent = silent_ranks();
-      fail(concat("no answer from ", describe(silent.empty() ? missing() : silent), " in ", what, " for ",
-                  timeout_.load(), " s"));
-    }
+    if (!silent.empty()) fail(concat("no answer from ", describe(silent), " in ", what, " for ", limit, " s"));
+    // Nobody hangs now. Who did may have come back; or the ranks wait for different things.
+    if (!once_more) fail(concat("all ranks wait, this one for ", describe(missing()), " in ", what));
+    once_more = false;
+    waited = {};
   }
 }
 
@@ -98,23 +102,25 @@ std::set<int> MpiMessages::missing() const {
 }
 
 std::string MpiMessages::describe(const std::set<int>& ranks) const {
-  if (ranks.empty() || ranks.count(everybody) > 0) return "the other ranks";
+  if (ranks.empty() || ranks.count(everybody) > 0) return "the others";
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + peers_.describe(rank);
   return text;
 }
 
 std::set<int> MpiMessages::silent_ranks() {
+  while (take_signal(answer_tag) >= 0) {  // to an earlier question
+  }
   std::set<int> silent;
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    if (rank == peers_.rank() || timed_out_.count(rank) > 0) continue;
+    if (rank == peers_.rank()) continue;
     silent.insert(rank);
     signal(rank, question_tag);
   }
+  // As long as this, even when all have answered: others whose time is up as well ask meanwhile.
   const Clock::time_point deadline = Clock::now() + answers_within;
-  while (!silent.empty() && Clock::now() < deadline) {
+  while (Clock::now() < deadline) {
     answer_questions();
-    for (const int rank : timed_out_) silent.erase(rank);
     for (int rank; (rank = take_signal(answer_tag)) >= 0;) silent.erase(rank);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -122,10 +128,7 @@ std::set<int> MpiMessages::silent_ranks() {
 }
 
 void MpiMessages::answer_questions() {
-  for (int rank; (rank = take_signal(question_tag)) >= 0;) {
-    timed_out_.insert(rank);
-    signal(rank, answer_tag);
-  }
+  for (int rank; (rank = take_signal(question_tag)) >= 0;) signal(rank, answer_tag);
 }
 
 void MpiMessages::signal(int rank, int tag) {
@@ -145,7 +148,8 @@ void MpiMessages::fail(const std::string& message) {
   failure_ = message;
   // Nothing may be written any more into memory that the caller is about to give up.
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL || ranks_[i] == everybody) continue;  // collectives cannot be cancelled
+    if (requests_[i] == MPI_REQUEST_NULL || ranks_[i] == everybody)
+      continue;  // a barrier cannot be cancelled, and writes nothing
     MPI_Cancel(&requests_[i]);
     MPI_Request_free(&requests_[i]);
   }

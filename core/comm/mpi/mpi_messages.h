@@ -23,11 +23,11 @@ class MpiMessages {
   // Up to 2^31 - 1 bytes; messages of no bytes are left out on both sides.
   void receive(void* to, std::int64_t bytes, int from, int tag);
   void send(const void* data, std::int64_t bytes, int to, int tag);
-  // A collective of MPI's own, which waits for everybody.
-  void add(MPI_Request request);
+  void barrier();
 
   // Until all of them have arrived. Throws a runtime Error when a rank has ended, on a time-out, after cancel() and
-  // when that happened before. `what` is the collective, for the message.
+  // when that happened before. `what` is the collective, for the message. Where the time is up and yet no rank hangs,
+  // it is given once more.
   void wait(const char* what);
 
   void set_timeout(double seconds) { timeout_ = seconds; }
@@ -37,6 +37,7 @@ class MpiMessages {
  private:
   static constexpr int everybody = -1;
 
+  MPI_Request& add(int rank);  // of a message from or to it; throws after a failure
   bool arrived(const char* what);
   std::set<int> missing() const;  // the ranks whose messages have not come
   std::string describe(const std::set<int>& ranks) const;
@@ -56,7 +57,6 @@ class MpiMessages {
   std::vector<int> ranks_;  // at the other end of each
   std::atomic<double> timeout_{0};
   std::atomic<bool> cancelled_{false};
-  std::set<int> timed_out_;  // ranks that have asked
   std::string failure_;
 };
 

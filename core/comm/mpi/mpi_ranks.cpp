@@ -156,12 +156,21 @@ class MpiRanks final : public Communicator {
     require_host(context, data, "broadcast");
     require(root >= 0 && root < size_, "broadcast: root ", root, " of ", size_, " ranks");
     const auto n = static_cast<std::int64_t>(data.bytes());
+    // Not MPI_Ibcast, which could not be cancelled and would go on writing after a failure. A binomial tree: the rank
+    // at place p from the root's has it from the one without p's lowest bit, and gives it to those with a lower bit
+    // more.
+    const int place = (rank_ - root + size_) % size_;
+    const auto rank_at = [&](int other) { return (other + root) % size_; };
+    int bit = 1;
+    while (bit < size_ && (place & bit) == 0) bit *= 2;
     for (std::int64_t begin = 0; begin < n; begin += part_bytes) {
-      const int count = static_cast<int>(std::min(part_bytes, n - begin));
-      MPI_Request request = MPI_REQUEST_NULL;
-      check_mpi(MPI_Ibcast(static_cast<char*>(data.data) + begin, count, MPI_BYTE, root, comm_, &request),
-                "MPI_Ibcast");
-      messages_.add(request);
+      char* part = static_cast<char*>(data.data) + begin;
+      const std::int64_t count = std::min(part_bytes, n - begin);
+      if (place != 0) messages_.receive(part, count, rank_at(place - bit), 0);
+      messages_.wait("broadcast");
+      for (int lower = bit / 2; lower > 0; lower /= 2) {
+        if (place + lower < size_) messages_.send(part, count, rank_at(place + lower), 0);
+      }
       messages_.wait("broadcast");
     }
   }
@@ -169,9 +178,7 @@ class MpiRanks final : public Communicator {
   void barrier(const Context& context) override {
     const Waiting waiting(*this);
     context.synchronize();
-    MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
-    messages_.add(request);
+    messages_.barrier();
     messages_.wait("barrier");
   }
 
