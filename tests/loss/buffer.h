@@ -21,12 +21,12 @@ namespace greyhound::test {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-// A vector or matrix. Starts as NaN bits (integers: -1), so that stale elements show.
+// A vector or matrix. Starts as bits of a NaN (integers: a large number), so that stale elements show.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(DType dtype, const Shape& shape, std::int64_t row_stride = 0, std::int64_t offset = 0)
-      : block_((offset + shape.rows() * std::max(row_stride, shape.columns())) * size_of(dtype)),
+      : block_((offset + shape.rows() * std::max(row_stride, shape.columns())) * size_of(dtype), fill_of(dtype)),
         dtype_(dtype),
         shape_(shape),
         row_stride_(row_stride == 0 ? shape.columns() : row_stride),
@@ -131,12 +131,21 @@ class Buffer {
     }
     return true;
   }
+  // Whether every element was written: none has the bits that it started with, which no operator writes.
+  bool written() const {
+    const unsigned char fill = fill_of(dtype_);
+    for (std::int64_t i = 0; i < elements(); ++i) {
+      const auto* at = static_cast<const unsigned char*>(address(i / columns(), i % columns()));
+      if (std::all_of(at, at + size_of(dtype_), [&](unsigned char b) { return b == fill; })) return false;
+    }
+    return true;
+  }
   // Whether nothing around the elements was written: before, after, and between rows.
   bool guards_intact() const {
     const unsigned char* bytes = block_.data();
     const auto untouched = [&](std::int64_t first, std::int64_t last) {  // elements
       const unsigned char* end = bytes + last * size_of(dtype_);
-      return std::find_if(bytes + first * size_of(dtype_), end, [](unsigned char b) { return b != 0xff; }) == end;
+      return std::all_of(bytes + first * size_of(dtype_), end, [&](unsigned char b) { return b == fill_of(dtype_); });
     };
     bool intact = block_.guards_intact() && untouched(0, offset_);
     for (std::int64_t i = 0; i < rows(); ++i) {
@@ -146,6 +155,7 @@ class Buffer {
   }
 
  private:
+  static unsigned char fill_of(DType dtype) { return dtype == DType::int32 || dtype == DType::int64 ? 0x77 : 0xff; }
   const void* address(std::int64_t row, std::int64_t column) const {
     return block_.data() + (offset_ + row * row_stride_ + column) * size_of(dtype_);
   }

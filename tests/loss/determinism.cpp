@@ -10,7 +10,22 @@ namespace {
 std::atomic<long> allocations{0};
 }
 
-// Counts what C++ code of this program allocates. Memory that a library takes with malloc is not seen.
+// Counts what C++ code of this program allocates, and what greyhound::allocate does (the linker's --wrap). Memory that
+// a shared library takes is not seen.
+extern "C" int __real_posix_memalign(void** pointer, std::size_t alignment, std::size_t bytes);
+extern "C" int __wrap_posix_memalign(void** pointer, std::size_t alignment, std::size_t bytes) {
+  ++allocations;
+  return __real_posix_memalign(pointer, alignment, bytes);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto granule = static_cast<std::size_t>(alignment);
+  ++allocations;
+  void* pointer = std::aligned_alloc(granule, (bytes / granule + 1) * granule);
+  if (pointer == nullptr) throw std::bad_alloc();
+  return pointer;
+}
+void operator delete(void* pointer, std::align_val_t) noexcept { std::free(pointer); }
+void operator delete(void* pointer, std::size_t, std::align_val_t) noexcept { std::free(pointer); }
 void* operator new(std::size_t bytes) {
   ++allocations;
   void* pointer = std::malloc(bytes == 0 ? 1 : bytes);

@@ -141,6 +141,7 @@ inline LinearResult run_linear(const LinearProblem& p, LinearData data, const lo
                          Workspace& workspace, loss::LossSums& sums, LinearResult& result) {
                        loss::chunked_linear_cross_entropy(context, plan, in, options, gradients, workspace, sums,
                                                           {result.row_loss});
+                       CHECK(result.row_loss.written());
                      });
 }
 

@@ -29,6 +29,9 @@ inline RowCallResult run_cross_entropy(Buffer logits, Buffer target, const loss:
   loss::cross_entropy_with_grad(context, logits, target, options, scratch.workspace, sums.sums, outputs, vocab);
   CHECK(scratch.guards_intact());
   CHECK(logits.guards_intact());
+  for (const Buffer* out : {&result.loss, &result.lse, &result.target_logprob, &result.entropy, &result.argmax}) {
+    CHECK(out->written());
+  }
   result.report = sums.sums.read_unchecked(context);
   result.grad = std::move(logits);
   return result;

@@ -13,6 +13,8 @@ Buffer run(Buffer logits, Buffer index, DType out_dtype = DType::fp32,
   const Tensor into = out.tensor();
   loss::selective_log_softmax(test_context(threads), logits, index, into, options, lse ? lse->tensor() : Tensor());
   CHECK(out.guards_intact());
+  CHECK(out.written());
+  if (lse) CHECK(lse->written());
   return out;
 }
 

@@ -84,6 +84,8 @@ inline SelectiveResult run_selective(const LinearProblem& p, LinearData data, Se
                                                             gradients, workspace);
       });
   CHECK(result.out.guards_intact());
+  CHECK(result.out.written());
+  CHECK(result.lse.written());
   return result;
 }
 
