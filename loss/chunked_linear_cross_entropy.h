@@ -9,10 +9,10 @@
 namespace greyhound::loss {
 
 struct LinearInputs {
-  ConstTensor inputs;   // [N, D]
-  ConstTensor weight;   // [P, D], P >= V stored rows; the softmax is over the first V
-  ConstTensor targets;  // [N] int32 or int64
-  ConstTensor bias;     // [P] in the weight's dtype or fp32; optional
+  ConstTensor inputs;     // [N, D]
+  ConstTensor weight;     // [P, D], P >= V stored rows; the softmax is over the first V
+  ConstTensor targets;    // [N] int32 or int64
+  ConstTensor bias = {};  // [P] in the weight's dtype or fp32; optional
 };
 
 // For each chunk of plan.chunk_rows rows: logits tile = inputs x weight^T + bias (in the inputs' dtype); loss and

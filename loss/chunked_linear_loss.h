@@ -26,9 +26,9 @@ struct LogitsTile {
 using RowLoss = std::function<void(const Context& context, const LogitsTile& tile)>;
 
 struct ProjectionInputs {
-  ConstTensor inputs;  // [N, D]
-  ConstTensor weight;  // [P, D], P >= V stored rows; the tile has the first V columns
-  ConstTensor bias;    // [P] in the weight's dtype or fp32; optional
+  ConstTensor inputs;     // [N, D]
+  ConstTensor weight;     // [P, D], P >= V stored rows; the tile has the first V columns
+  ConstTensor bias = {};  // [P] in the weight's dtype or fp32; optional
 };
 
 // The schedule of chunked_linear_cross_entropy around any loss that is a sum over rows. Adds the sum of the rows'

@@ -9,10 +9,10 @@
 namespace greyhound::loss {
 
 struct LinearIndex {
-  ConstTensor inputs;  // [N, D]
-  ConstTensor weight;  // [P, D], P >= V stored rows; the softmax is over the first V
-  ConstTensor index;   // [N] or [N, K], int32 or int64
-  ConstTensor bias;    // [P] in the weight's dtype or fp32; optional
+  ConstTensor inputs;     // [N, D]
+  ConstTensor weight;     // [P, D], P >= V stored rows; the softmax is over the first V
+  ConstTensor index;      // [N] or [N, K], int32 or int64
+  ConstTensor bias = {};  // [P] in the weight's dtype or fp32; optional
 };
 
 // out[i, k] = log softmax(inputs x weight^T + bias)[i, index[i, k]], without logits [N, V]. out has the index's shape,

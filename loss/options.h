@@ -33,8 +33,8 @@ struct CrossEntropyOptions {
 // What to keep of each row; every given tensor is [N], dense, and written for every row. Ignored rows get 0
 // (argmax -1), rows with a target out of range NaN (argmax -1).
 struct RowOutputs {
-  Tensor loss, lse, target_logprob, entropy;  // fp32
-  Tensor argmax;                              // int32
+  Tensor loss = {}, lse = {}, target_logprob = {}, entropy = {};  // fp32
+  Tensor argmax = {};                                             // int32
 };
 
 // Where a gradient goes, and whether it replaces or adds to what is there. A default Gradient is not computed.
@@ -49,9 +49,9 @@ inline Gradient accumulate(const Tensor& tensor) { return {tensor, true}; }
 
 // Gradients of a projection to compute; each may be left out (frozen inputs, frozen head, loss alone).
 struct LinearGradients {
-  Gradient input;   // [N, D] in the inputs' dtype
-  Gradient weight;  // [P, D] fp32 or the weight's dtype; rows V..P-1 get 0 (overwrite) or stay (accumulate)
-  Gradient bias;    // [P] fp32
+  Gradient input = {};   // [N, D] in the inputs' dtype
+  Gradient weight = {};  // [P, D] fp32 or the weight's dtype; rows V..P-1 get 0 (overwrite) or stay (accumulate)
+  Gradient bias = {};    // [P] fp32
 };
 
 }  // namespace greyhound::loss
